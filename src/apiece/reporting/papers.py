@@ -11,8 +11,8 @@ import re
 import shutil
 import unicodedata
 import uuid
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from functools import cache
 from importlib.resources import files
@@ -77,191 +77,205 @@ def statement_pdf(statement: Json, language: str = LANGUAGES[0]) -> bytes:
 
 def describe_page(statement: Json, language: str) -> Json:
     """Return every text of the statement's page, in a language, in the order of the page."""
-
-    def say(name: str, /, **values: str) -> str:
-        return translate(name, language, **values)
-
-    def open_text(name: str) -> str:
-        return _cut(statement[name]) if statement[name] else say("page.not-stated")
-
-    guarantee = statement["guarantee"]
-    mechanism = statement["mechanism"]
-    bound = statement["bound_to"]
-    ledger = say("page.charged" if mechanism["ledger"] else "page.not-charged")
-    made_by = say(
-        "page.strategy",
-        strategy=mechanism["strategy"],
-        accounting=mechanism["accounting"],
-        source=say(mechanism["randomness"]),
-        ledger=ledger,
-    )
-    versions = ", ".join(f"{name} {number}" for name, number in statement["versions"].items())
-    bound_texts = [say("page.unbound")]
-    if bound:
-        head = bound["ledger"] or say("page.not-charged")
-        bound_texts = [
-            say("page.weights", digest=bound["weights"]),
-            say("page.ledger", head=head),
-            say(bound["means"]),
-            say(bound["signature"]),
-        ]
+    page = _Page(statement, language)
     # A document has a date, without a day any: the page then names none.
     day = date.fromisoformat(statement["finished"] or "2000-01-01")
     return {
         "language": language,
-        "title": say("page.heading", label=_cut(statement["data"]["label"])),
-        "author": open_text("controller"),
+        "title": page.heading,
+        "author": page.declared("controller"),
         "digest": statement["digest"],
         "day": [day.year, day.month, day.day],
-        "kicker": say("page.kicker"),
-        "heading": say("page.heading", label=_cut(statement["data"]["label"])),
+        "kicker": page.say("page.kicker"),
+        "heading": page.heading,
         "purpose": _cut(statement["purpose"] or ""),
-        "warning": "" if statement["for_release"] else say("page.experiment"),
-        "cards": [
-            {"number": number, "caption": caption}
-            for number, caption in _list_cards(statement, language)
-        ],
-        "promise": _describe_promise(statement, language),
+        "warning": "" if statement["for_release"] else page.say("page.experiment"),
+        "cards": [{"number": number, "caption": caption} for number, caption in page.list_cards()],
+        "promise": page.describe_promise(),
         "left": [
-            _describe_section(
-                say("page.answers"),
-                items=[
-                    say("page.controller", text=open_text("controller")),
-                    say("page.contact", text=open_text("contact")),
-                    say(
-                        "page.dates",
-                        made=statement["finished"] or say("page.not-stated"),
-                        until=statement["valid_until"] or say("page.no-end"),
-                    ),
-                ],
-            ),
-            _describe_section(
-                say("page.presence"),
-                items=[
-                    say(statement["unit_of_privacy"]["means"]),
-                    say(statement["neighbouring"]["means"]),
-                ],
-            ),
-            _describe_section(
-                say("page.covered"), items=[say(text) for text in statement["covered"]]
-            ),
-            _describe_section(
-                say("page.not-covered"), items=[say(text) for text in statement["not_covered"]]
-            ),
+            page.describe_answers(),
+            page.describe_presence(),
+            page.list_sentences("page.covered", statement["covered"]),
+            page.list_sentences("page.not-covered", statement["not_covered"]),
         ],
         "right": [
-            _describe_section(
-                say("page.trust"),
-                items=[
-                    say(text)
-                    for text in (*statement["trust"]["trusted"], *statement["trust"]["not_trusted"])
-                ],
-            ),
-            _describe_section(
-                say("page.assumed"), items=[say(text) for text in statement["assumptions"]]
-            ),
-            _describe_section(
-                say("page.made"),
-                items=[
-                    say(guarantee["definition"]),
-                    say(guarantee["of"]),
-                    say(mechanism["name"]),
-                    say(mechanism["sampling"]),
-                    made_by,
-                    say(guarantee["verified"]),
-                    say(guarantee["composition"]),
-                    say("page.versions", versions=_cut(versions)),
-                ],
-            ),
+            page.describe_trust(),
+            page.list_sentences("page.assumed", statement["assumptions"]),
+            page.describe_training(),
         ],
-        "below": _describe_section(say("page.bound"), items=bound_texts),
-        "foot": say("page.foot", format=statement["statement"], digest=statement["digest"]),
+        "below": page.describe_binding(),
+        "foot": page.say("page.foot", format=statement["statement"], digest=statement["digest"]),
     }
 
 
-def _describe_section(title: str, items: list[str]) -> Json:
-    """Return a part of the page: a heading and a list."""
-    return {"title": title, "items": items}
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """The parts of a statement's page in one language; a part is a title and a list of texts."""
 
+    statement: Json
+    language: str
 
-def _describe_promise(statement: Json, language: str) -> Json:
-    """Return the part of the page that says what each budget promises: a table, and its words."""
-    guarantee = statement["guarantee"]
-    levels = guarantee["levels"]
+    def say(self, name: str, /, **values: str) -> str:
+        """Return a text of the catalogue."""
+        return translate(name, self.language, **values)
 
-    def say(name: str, /, **values: str) -> str:
-        return translate(name, language, **values)
+    def declared(self, name: str) -> str:
+        """Return what the steward declared, or that nothing was."""
+        text = self.statement[name]
+        return _cut(text) if text else self.say("page.not-stated")
 
-    def write(value: float) -> str:
-        return localize(shown(value), language)
+    @property
+    def heading(self) -> str:
+        """The name of what was made."""
+        return self.say("page.heading", label=_cut(self.statement["data"]["label"]))
 
-    def count(right: int | None) -> str:
-        if right is None:
-            return "–"
-        return say("page.of-1000", count=localize(f"{right:,}", language))
+    def list_sentences(self, title: str, sentences: Iterable[str]) -> Json:
+        """Return a part of sentences that the statement has word by word."""
+        return self._make_part(title, [self.say(sentence) for sentence in sentences])
 
-    if not levels:
-        texts = [say("page.undeclared")]
-        return {"title": say("page.promise"), "paragraphs": texts, "head": [""], "rows": [],
-                "after": []}  # fmt: skip
-    is_made = any(level["as_made_at_most"] for level in levels)
-    head = [say("page.budget"), "ε", "δ", say("page.alone")]
-    if is_made:
-        head.append(say("page.as-made"))
-    rows = []
-    for level in levels[:_LEVELS]:
-        row = [
+    def _make_part(self, title: str, items: list[str]) -> Json:
+        return {"title": self.say(title), "items": items}
+
+    def describe_answers(self) -> Json:
+        """Return who answers for the model, whom to ask, and from when until when it holds."""
+        dates = self.say(
+            "page.dates",
+            made=self.statement["finished"] or self.say("page.not-stated"),
+            until=self.statement["valid_until"] or self.say("page.no-end"),
+        )
+        items = [
+            self.say("page.controller", text=self.declared("controller")),
+            self.say("page.contact", text=self.declared("contact")),
+            dates,
+        ]
+        return self._make_part("page.answers", items)
+
+    def describe_presence(self) -> Json:
+        """Return whose presence is hidden, and from what it is told apart."""
+        unit = self.statement["unit_of_privacy"]["means"]
+        neighbours = self.statement["neighbouring"]["means"]
+        return self.list_sentences("page.presence", [unit, neighbours])
+
+    def describe_trust(self) -> Json:
+        """Return who has to be trusted, and who has not."""
+        trust = self.statement["trust"]
+        return self.list_sentences("page.trust", [*trust["trusted"], *trust["not_trusted"]])
+
+    def describe_training(self) -> Json:
+        """Return how the model was made, and how its guarantee was computed."""
+        guarantee = self.statement["guarantee"]
+        mechanism = self.statement["mechanism"]
+        strategy = self.say(
+            "page.strategy",
+            strategy=mechanism["strategy"],
+            accounting=mechanism["accounting"],
+            source=self.say(mechanism["randomness"]),
+            ledger=self.say("page.charged" if mechanism["ledger"] else "page.not-charged"),
+        )
+        numbers = self.statement["versions"].items()
+        versions = ", ".join(f"{name} {number}" for name, number in numbers)
+        items = [
+            self.say(guarantee["definition"]),
+            self.say(guarantee["of"]),
+            self.say(mechanism["name"]),
+            self.say(mechanism["sampling"]),
+            strategy,
+            self.say(guarantee["verified"]),
+            self.say(guarantee["composition"]),
+            self.say("page.versions", versions=_cut(versions)),
+        ]
+        return self._make_part("page.made", items)
+
+    def describe_binding(self) -> Json:
+        """Return what the statement is bound to: weights, and the head of a ledger."""
+        bound = self.statement["bound_to"]
+        if not bound:
+            return self._make_part("page.bound", [self.say("page.unbound")])
+        head = bound["ledger"] or self.say("page.not-charged")
+        items = [
+            self.say("page.weights", digest=bound["weights"]),
+            self.say("page.ledger", head=head),
+            self.say(bound["means"]),
+            self.say(bound["signature"]),
+        ]
+        return self._make_part("page.bound", items)
+
+    def describe_promise(self) -> Json:
+        """Return what each budget promises: a table, and its words."""
+        guarantee = self.statement["guarantee"]
+        levels = guarantee["levels"]
+        if not levels:
+            return {
+                "title": self.say("page.promise"),
+                "paragraphs": [self.say("page.undeclared")],
+                "head": [""],
+                "rows": [],
+                "after": [],
+            }
+        is_made = any(level["as_made_at_most"] for level in levels)
+        head = [self.say("page.budget"), "ε", "δ", self.say("page.alone")]
+        if is_made:
+            head.append(self.say("page.as-made"))
+        after = [self.say("page.without")]
+        if len(levels) > _LEVELS:
+            after.append(self.say("page.more-levels", count=str(len(levels) - _LEVELS)))
+        cap = guarantee["no_limit_cap"]
+        if cap is not None:
+            after.append(self.say("page.no-limit", epsilon=self._write(cap)))
+        if not is_made:
+            after.append(self.say("page.withheld"))
+        return {
+            "title": self.say("page.promise"),
+            "paragraphs": [self.say("page.guessing")],
+            "head": head,
+            "rows": [self._list_cells(level, is_made=is_made) for level in levels[:_LEVELS]],
+            "after": [" ".join(after)],
+        }
+
+    def _list_cells(self, level: Json, *, is_made: bool) -> list[str]:
+        """Return a level's row of the table; `is_made` adds the column of the model as made."""
+        cells = [
             _cut(level["name"], _LONGEST_NAME),
-            write(level["epsilon"]),
-            write_chance(level["delta"], language),
-            count(level["right_of_1000_at_most"]),
+            self._write(level["epsilon"]),
+            write_chance(level["delta"], self.language),
+            self._write_count(level["right_of_1000_at_most"]),
         ]
         if is_made:
-            row.append(count(level["as_made_at_most"]))
-        rows.append(row)
-    after = [say("page.without")]
-    if len(levels) > _LEVELS:
-        after.append(say("page.more-levels", count=str(len(levels) - _LEVELS)))
-    cap = guarantee["no_limit_cap"]
-    if cap is not None:
-        after.append(say("page.no-limit", epsilon=write(cap)))
-    if not is_made:
-        after.append(say("page.withheld"))
-    return {
-        "title": say("page.promise"),
-        "paragraphs": [say("page.guessing")],
-        "head": head,
-        "rows": rows,
-        "after": [" ".join(after)],
-    }
+            cells.append(self._write_count(level["as_made_at_most"]))
+        return cells
 
+    def _write(self, value: float) -> str:
+        return localize(shown(value), self.language)
 
-def _list_cards(statement: Json, language: str) -> list[tuple[str, str]]:
-    """Return the three numbers on top of the page, each with its caption."""
+    def _write_count(self, right: int | None) -> str:
+        """Return of how many of 1,000 a guess is right."""
+        if right is None:
+            return "–"
+        return self.say("page.of-1000", count=localize(f"{right:,}", self.language))
 
-    def say(name: str, /, **values: str) -> str:
-        return translate(name, language, **values)
-
-    mechanism = statement["mechanism"]
-    levels = statement["guarantee"]["levels"]
-    if levels:
-        # The bound by the mechanism itself, where every level has one.
-        has_bound = all(level["as_made_at_most"] for level in levels)
-        right = "as_made_at_most" if has_bound else "right_of_1000_at_most"
-        promises = [(level["epsilon"], level["delta"], level[right]) for level in levels]
-        caption = "card.as-made" if has_bound else "card.alone"
-        return list(promised_cards(promises, caption, language))
-    trained = (str(mechanism["models_trained"]), say("card.models"))
-    # The number of runs of a search is secret; its mean is public.
-    if "runs_on_average" in mechanism:
-        runs = localize(f"{mechanism['runs_on_average']:g}", language)
-        trained = (runs, say("card.runs"))
-    steps = localize(f"{mechanism['settings']['steps']:,g}", language)
-    return [
-        trained,
-        (steps, say("card.steps")),
-        (say(f"card.unit-{statement['unit_of_privacy']['unit']}"), say("card.protected")),
-    ]
+    def list_cards(self) -> list[tuple[str, str]]:
+        """Return the three numbers on top of the page, each with its caption."""
+        mechanism = self.statement["mechanism"]
+        levels = self.statement["guarantee"]["levels"]
+        if levels:
+            # The bound by the mechanism itself, where every level has one.
+            has_bound = all(level["as_made_at_most"] for level in levels)
+            right = "as_made_at_most" if has_bound else "right_of_1000_at_most"
+            promises = [(level["epsilon"], level["delta"], level[right]) for level in levels]
+            caption = "card.as-made" if has_bound else "card.alone"
+            return list(promised_cards(promises, caption, self.language))
+        trained = (str(mechanism["models_trained"]), self.say("card.models"))
+        # The number of runs of a search is secret; its mean is public.
+        if "runs_on_average" in mechanism:
+            runs = localize(f"{mechanism['runs_on_average']:g}", self.language)
+            trained = (runs, self.say("card.runs"))
+        steps = localize(f"{mechanism['settings']['steps']:,g}", self.language)
+        unit = self.statement["unit_of_privacy"]["unit"]
+        return [
+            trained,
+            (steps, self.say("card.steps")),
+            (self.say(f"card.unit-{unit}"), self.say("card.protected")),
+        ]
 
 
 @cache
@@ -347,30 +361,30 @@ def card(statement: Json) -> str:
 
 def cyclonedx(statement: Json) -> str:
     """Return a bill of materials of the model: CycloneDX 1.6, JSON."""
-    # The digests are in properties: they are of parameters and of a statement, and of no file.
-    data = statement["data"]
-    mechanism = statement["mechanism"]
-    bound = statement["bound_to"] or {}
     versions = dict(statement["versions"])
     tool = {"type": "application", "name": "apiece", "version": versions.pop("apiece")}
+    metadata = {"tools": {"components": [tool]}, "component": _describe_component(statement)}
+    if statement["finished"]:
+        metadata = {"timestamp": f"{statement['finished']}T00:00:00Z", **metadata}
+    bom = {
+        "bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1,
+        "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_OID, statement['digest'])}",
+        "metadata": metadata,
+        "components": [{"type": "library", "bom-ref": name, "name": name, "version": version}
+                       for name, version in versions.items()],
+    }  # fmt: skip
+    return json.dumps(_change_texts(bom, plain), indent=2, ensure_ascii=False) + "\n"
+
+
+def _describe_component(statement: Json) -> Json:
+    """Return the model as a component of a bill of materials, with its model card."""
+    data = statement["data"]
+    mechanism = statement["mechanism"]
     owner = {"organization": {"name": statement["controller"] or _OPEN}}
-    properties = {
-        "statement": statement["digest"],
-        "weights": bound.get("weights"),
-        "ledger": bound.get("ledger"),
-        "unit": statement["unit_of_privacy"]["unit"],
-        "relation": statement["neighbouring"]["relation"],
-        "valid until": statement["valid_until"],
-        "contact": statement["contact"],
-        "strategy": mechanism["strategy"],
-    }
-    for level in statement["guarantee"]["levels"]:
-        budget = f"epsilon {level['epsilon']:g}, delta {level['delta']:g}"
-        properties[f"budget {level['name']}"] = budget
     inputs = [f"{name}: {column['kind']}" for name, column in data["columns"].items()]
     outputs = data["classes"] or ["a number"]
     mitigation = f"{mechanism['name']}: {statement['guarantee']['definition']}"
-    model = {
+    return {
         "type": "machine-learning-model", "bom-ref": "model", "name": f"Model of {data['label']}",
         "description": statement["purpose"] or _OPEN,
         "modelCard": {
@@ -397,20 +411,29 @@ def cyclonedx(statement: Json) -> str:
         },
         "properties": [
             {"name": f"apiece:{name}", "value": value}
-            for name, value in properties.items() if value
+            for name, value in _list_properties(statement).items() if value
         ],
     }  # fmt: skip
-    metadata = {"tools": {"components": [tool]}, "component": model}
-    if statement["finished"]:
-        metadata = {"timestamp": f"{statement['finished']}T00:00:00Z", **metadata}
-    bom = {
-        "bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1,
-        "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_OID, statement['digest'])}",
-        "metadata": metadata,
-        "components": [{"type": "library", "bom-ref": name, "name": name, "version": version}
-                       for name, version in versions.items()],
-    }  # fmt: skip
-    return json.dumps(_change_texts(bom, plain), indent=2, ensure_ascii=False) + "\n"
+
+
+def _list_properties(statement: Json) -> dict[str, str | None]:
+    """Return what a model card has no field for, by name; None where it was not declared."""
+    # The digests are in properties: they are of parameters and of a statement, and of no file.
+    bound = statement["bound_to"] or {}
+    properties = {
+        "statement": statement["digest"],
+        "weights": bound.get("weights"),
+        "ledger": bound.get("ledger"),
+        "unit": statement["unit_of_privacy"]["unit"],
+        "relation": statement["neighbouring"]["relation"],
+        "valid until": statement["valid_until"],
+        "contact": statement["contact"],
+        "strategy": statement["mechanism"]["strategy"],
+    }
+    for level in statement["guarantee"]["levels"]:
+        budget = f"epsilon {level['epsilon']:g}, delta {level['delta']:g}"
+        properties[f"budget {level['name']}"] = budget
+    return properties
 
 
 # The name of the statement's page.
