@@ -147,21 +147,14 @@ def command(
     a word here; the steward's log has them. --cost reads no row and no account.
     """
     require("queries", "sqlalchemy", "duckdb", "pandas", "pyarrow")
-    if flags["analysis"] is not None and flags["url"] is None:
-        raise InputError("--analysis: names an entry of a ledger; give --ledger too")
-    if flags["share"] is not None and flags["url"] is None:
-        raise InputError("--share: is of the accounts of a ledger; give --ledger too")
-    if flags["scope"] is not None and flags["url"] is None:
-        raise InputError("--scope: is of a charge to a ledger; give --ledger too")
+    _require_ledger(flags)
     registered = _find_registration(source)
     if registered is not None and not (cost_only or again or flags["within"] is not None):
         recorded = _tell_recorded(registered, query, flags)
         if recorded is not None:
             _show_answer(recorded, figure, as_json=as_json, charged=True)
             return
-    from apiece.ledger import Ledger
-    from apiece.ledger.scopes import read_scope
-    from apiece.queries import Session, least_epsilon, query_cost
+    from apiece.queries import Session, query_cost
 
     schema = declare_table(flags) if registered is None else registered.schema
     dialect = make_dialect(flags | {"decimal": schema.decimal})
@@ -170,22 +163,14 @@ def command(
         raise InputError("--within: finds --epsilon; leave one of them out")
     _refuse_mistakes(query, schema, flags)
     _refuse_settings(engine, memory, workspace)
-    if steward_log is not None and Path(source).resolve() in steward_log.resolve().parents:
-        raise InputError(f"--steward-log {steward_log}: lies in the table {source}; give another")
-    epsilon = flags["epsilon"]
+    _refuse_log_in_table(steward_log, source)
     delta = flags["delta"]
-    rows = flags["rows"]
-    if flags["within"] is not None:
-        epsilon = least_epsilon(
-            query, schema, within=flags["within"], delta=delta, rows=rows, split=split
-        )
-    cost = query_cost(query, schema, epsilon=epsilon, delta=delta, split=split, rows=rows)
+    epsilon = _find_epsilon(query, schema, flags, split)
+    cost = query_cost(query, schema, epsilon=epsilon, delta=delta, split=split, rows=flags["rows"])
     if cost_only:
         emit(as_json, asdict(cost), _format_cost(cost, delta or EXAMPLE_DELTA))
         return
-    ledger = None if flags["url"] is None else Ledger.open(flags["url"], create=False)
-    if ledger is not None and flags["scope"] is not None:
-        ledger = ledger.within(read_scope(flags["scope"]))
+    ledger = _open_ledger(flags["url"], flags["scope"])
     log = _open_log(steward_log)
     settings: Flags = {"log": log, "fingerprint": flags["sha256"], "dialect": dialect}
     analysis = str(uuid.uuid4()) if flags["analysis"] is None else flags["analysis"]
@@ -209,18 +194,72 @@ def command(
         # A library may make another error of a Ctrl-C.
         if not (Printed.interrupted or isinstance(error, KeyboardInterrupt)):
             raise
-        message = "interrupted, and nothing is answered"
-        if ledger is not None:
-            message += (
-                f"; people may be charged: --analysis {shlex.quote(analysis)} asks again for no "
-                "more"
-            )
-        raise Interrupted(message) from None
+        raise _make_interrupted(analysis, charged=ledger is not None) from None
     if registered is not None and ledger is not None:
         asked = _digest_asked(registered, query, analysis, flags | {"epsilon": epsilon})
         number = ledger.find_entry(analysis)
         registered.note_answer(asked, flags["url"], number, answer.to_dict())
     _show_answer(answer.to_dict(), figure, as_json=as_json, charged=ledger is not None)
+
+
+# The options that are of a ledger, each with what it is.
+_OF_A_LEDGER = {
+    "analysis": "names an entry of a ledger",
+    "share": "is of the accounts of a ledger",
+    "scope": "is of a charge to a ledger",
+}
+
+
+def _require_ledger(flags: Flags) -> None:
+    """Raise `InputError` for an option that is of a ledger, without one."""
+    if flags["url"] is not None:
+        return
+    for name, problem in _OF_A_LEDGER.items():
+        if flags[name] is not None:
+            raise InputError(f"--{name}: {problem}; give --ledger too")
+
+
+def _refuse_log_in_table(steward_log: Path | None, source: str) -> None:
+    """Raise `InputError` for a log that the next query would read as a part of the table."""
+    if steward_log is not None and Path(source).resolve() in steward_log.resolve().parents:
+        raise InputError(f"--steward-log {steward_log}: lies in the table {source}; give another")
+
+
+def _find_epsilon(query: str, schema: Schema, flags: Flags, split: list[float] | None) -> float:
+    """Return the ε of the query: as given, or the least one for the width of `--within`."""
+    if flags["within"] is None:
+        return float(flags["epsilon"])
+    from apiece.queries import least_epsilon
+
+    return least_epsilon(
+        query,
+        schema,
+        within=flags["within"],
+        delta=flags["delta"],
+        rows=flags["rows"],
+        split=split,
+    )
+
+
+def _open_ledger(url: str | None, scope: str | None) -> Ledger | None:
+    """Return the ledger that is charged, in a scope where one is given; None without a ledger."""
+    if url is None:
+        return None
+    from apiece.ledger import Ledger
+    from apiece.ledger.scopes import read_scope
+
+    ledger = Ledger.open(url, create=False)
+    return ledger if scope is None else ledger.within(read_scope(scope))
+
+
+def _make_interrupted(analysis: str, *, charged: bool) -> Interrupted:
+    """Return the error for a query that is interrupted; charged: whether a ledger pays for it."""
+    message = "interrupted, and nothing is answered"
+    if charged:
+        message += (
+            f"; people may be charged: --analysis {shlex.quote(analysis)} asks again for no more"
+        )
+    return Interrupted(message)
 
 
 def _find_registration(source: str) -> Registration | None:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from apiece._types import Flags, Json
     from apiece.budgets import Budgets
+    from apiece.datasets import Schema
+    from apiece.datasets.tables import Dialect
     from apiece.synthesis import Step, Synthetic
     from apiece.synthesis.domain import Bins
 
@@ -105,8 +107,7 @@ def command(source: Path, as_json: bool, **flags: Any) -> None:
     """
     require("synthesis", "mbi", "jax", "sqlalchemy", "duckdb", "pandas", "pyarrow")
     from apiece.datasets import read_schema
-    from apiece.ledger import Ledger
-    from apiece.synthesis import expect_errors, synthesize
+    from apiece.synthesis import expect_errors
 
     if flags["out"] is None and not flags["cost_only"]:
         raise InputError("--out: missing; give a file, as synthetic.parquet, or --cost")
@@ -136,6 +137,36 @@ def command(source: Path, as_json: bool, **flags: Any) -> None:
         emit(as_json, {"columns": errors}, _format_errors(errors))
         return
     names = _name_files(flags["out"], source)
+    synthetic = _synthesize(source, schema, budgets, dialect, settings, flags)
+    table = synthetic.frame(flags["records"], seed=flags["seed"])
+    _write_table(table, names["table"], source)
+    synthetic.save(names["model"])
+    statement = synthetic.statement(names["table"])
+    write(names["statement"], json.dumps(statement, indent=2, ensure_ascii=False), _STATEMENT)
+    if flags["page"] is not None:
+        synthetic.report(flags["edition"]).save(flags["page"])
+    document = {
+        "rows": len(table),
+        "marginals": len(synthetic.measurements),
+        "columns": synthetic.promise(),
+        "files": {name: str(path) for name, path in names.items()},
+        "warnings": synthetic.warnings(),
+    }
+    emit(as_json, document, _format_result(synthetic, document))
+
+
+def _synthesize(
+    source: Path,
+    schema: Schema,
+    budgets: Budgets,
+    dialect: Dialect,
+    settings: Flags,
+    flags: Flags,
+) -> Synthetic:
+    """Return what is released, with a bar on the terminal; print its warnings in the end."""
+    from apiece.ledger import Ledger
+    from apiece.synthesis import synthesize
+
     ledger = None if flags["url"] is None else Ledger.open(flags["url"], create=False)
     with warnings.catch_warnings(record=True) as caught, Bar(_PERCENT, "budgets spent") as bar:
         warnings.simplefilter("always", StewardWarning)
@@ -154,24 +185,10 @@ def command(source: Path, as_json: bool, **flags: Any) -> None:
     if flags["seed"] is not None:
         warn(["--seed: whoever knows it can take the noise off; leave it out of a release"])
     warn(str(w.message) for w in caught if issubclass(w.category, StewardWarning))
-    table = synthetic.frame(flags["records"], seed=flags["seed"])
-    _write_table(table, names["table"], source)
-    synthetic.save(names["model"])
-    statement = synthetic.statement(names["table"])
-    write(names["statement"], json.dumps(statement, indent=2, ensure_ascii=False), _STATEMENT)
-    if flags["page"] is not None:
-        synthetic.report(flags["edition"]).save(flags["page"])
-    document = {
-        "rows": len(table),
-        "marginals": len(synthetic.measurements),
-        "columns": synthetic.promise(),
-        "files": {name: str(path) for name, path in names.items()},
-        "warnings": synthetic.warnings(),
-    }
-    emit(as_json, document, _format_result(synthetic, document))
+    return synthetic
 
 
-def _read_budgets(source: Path, person: str | None, flags: Flags, dialect: Any) -> Budgets:
+def _read_budgets(source: Path, person: str | None, flags: Flags, dialect: Dialect) -> Budgets:
     """Return everybody's budget, from columns of the table or one for all."""
     from apiece import Budgets
 

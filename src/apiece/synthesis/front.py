@@ -232,17 +232,7 @@ class _Plan:
         with_ledger: bool,
     ) -> _Plan:
         """Return the plan of a call, or raise what `synthesize` does."""
-        if workload not in WORKLOADS:
-            raise unknown("workload", workload, WORKLOADS)
-        if rake is not None and not 0 < rake < 1:
-            raise InputError(
-                f"rake = {rake!r}: must be in (0, 1), a share of every budget; try 0.2"
-            )
-        if schema.person is not None and schema.rows_per_person is None:
-            raise InputError(
-                f"schema {schema.name}: rows_per_person is missing; say how many rows a person "
-                "brings at most, a public number"
-            )
+        _check_call(schema, workload, rake)
         megabytes = _check.positive("model_megabytes", model_megabytes)
         domain = Domain.from_schema(schema, bins=bins, rules=rules, but=left_out)
         cliques = _list_workload(domain.sizes, WORKLOADS[workload])
@@ -257,12 +247,9 @@ class _Plan:
         weights = Weights.from_budgets(
             groups.epsilon, groups.delta, slack=SHARE if with_ledger else 0.0
         )
-        planned_weight = float((weights.weight * groups.records).sum())
-        mean_weight = planned_weight / float(groups.records.sum())
-        mean_square = float((weights.weight**2 * groups.records).sum() / groups.records.sum())
-        account = Account(weights)
+        # Raking takes its share of every budget first.
         available = 1.0 if rake is None else 1.0 - rake
-        first_noise, _ = account.divide(settings.rounds, settings.choice_share)
+        first_noise, _ = Account(weights).divide(settings.rounds, settings.choice_share)
         first_noise /= available**0.5
         public: Json = {
             "schema": schema.to_dict(),
@@ -276,15 +263,41 @@ class _Plan:
             "sizes": list(domain.sizes),
             "rows_per_person": schema.rows_per_person if schema.person is not None else 1,
             "person": schema.person,
-            "planned_weight": planned_weight,
-            "mean_weight": mean_weight,
-            "weight_variation": max(mean_square / mean_weight**2 - 1, 0.0),
+            **_describe_weights(weights.weight, groups.records),
             "first_noise_stddev": first_noise,
             "epsilon": groups.epsilon.tolist(),
             "delta": groups.delta.tolist(),
         }
         levels = Levels.from_weights(weights, groups.records)
         return cls(domain, settings, weights, levels, rake, public, groups.name)
+
+
+def _check_call(schema: Schema, workload: str, rake: float | None) -> None:
+    """Raise what `synthesize` does for settings that no plan can have."""
+    if workload not in WORKLOADS:
+        raise unknown("workload", workload, WORKLOADS)
+    if rake is not None and not 0 < rake < 1:
+        raise InputError(f"rake = {rake!r}: must be in (0, 1), a share of every budget; try 0.2")
+    if schema.person is not None and schema.rows_per_person is None:
+        raise InputError(
+            f"schema {schema.name}: rows_per_person is missing; say how many rows a person "
+            "brings at most, a public number"
+        )
+
+
+def _describe_weights(weight: Floats, records: Integers) -> Json:
+    """Return all people's weight together, its mean, and its squared coefficient of variation.
+
+    weight: (G,) of a person of each group. records: (G,) how many there are.
+    """
+    planned_weight = float((weight * records).sum())
+    mean_weight = planned_weight / float(records.sum())
+    mean_square = float((weight**2 * records).sum() / records.sum())
+    return {
+        "planned_weight": planned_weight,
+        "mean_weight": mean_weight,
+        "weight_variation": max(mean_square / mean_weight**2 - 1, 0.0),
+    }
 
 
 def _plain_bins(value: Any) -> Any:

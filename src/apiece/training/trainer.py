@@ -164,11 +164,10 @@ class Trainer(Descent):
         self.loss_fn = loss_fn
         self.plan = plan
         updates = Updates(optimizer, scheduler, plan.learning_rate)
-        # Where stages are averaged, each starts the scheduler again.
-        steps = [stage.steps for stage in plan.stages]
-        run_dry(scheduler, optimizer, max(steps) if plan.combine == "average" else sum(steps))
+        _run_schedule_dry(plan, scheduler, optimizer)
         source = source_of(dataset, order=order)
         width = _check.count("physical_batch_size", physical_batch_size)
+        # Who may be drawn, by which coins, and whose each row is.
         bound = BoundPlan.of(plan)
         processes = Processes.current(self.model)
         streams = Streams.from_seed(seed)
@@ -176,6 +175,7 @@ class Trainer(Descent):
         # One key for all processes: they draw parts of the same batch, and the same noise.
         streams = replace(streams, key=processes.share_key(streams.key))
         units = read_units(people, bound.ids, source, rows_per_person, plan.unit)
+        # What turns a batch of them into a clipped sum.
         units_of_run = sum(stage.steps * stage.expected_batch_size for stage in plan.stages)
         sums = Sums(
             self.model,
@@ -187,6 +187,7 @@ class Trainer(Descent):
             compiled=compiled,
             rows_of_run=units_of_run * len(source) / len(bound.ids),
         )
+        # A release stands by its promises; an experiment may break them.
         if streams.release:
             plan.require()
         is_correlated = any(stage.correlated is not None for stage in plan.stages)
@@ -429,6 +430,15 @@ def _make_restarts(
 def _watch_noise(plan: Plan) -> NoiseAlone:
     """Return what warns of parameters that only noise moves."""
     return NoiseAlone([float(stage.clip_norm.min()) for stage in plan.stages])
+
+
+def _run_schedule_dry(
+    plan: Plan, scheduler: Scheduler | None, optimizer: torch.optim.Optimizer
+) -> None:
+    """Run a scheduler through all updates of the plan on a copy; raise where it ends before."""
+    # Where stages are averaged, each starts the scheduler again.
+    steps = [stage.steps for stage in plan.stages]
+    run_dry(scheduler, optimizer, max(steps) if plan.combine == "average" else sum(steps))
 
 
 def _make_unfreezing(

@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -284,6 +284,52 @@ def build_contour(
     needed = np.where(too_much, np.inf, np.ceil(end / step))
     missing = np.where(needed <= aim.points, missing, np.inf)
     points = np.where(needed <= aim.points, needed, 1.0)
+    sums = _make_sums(steps, times, tilt, law, step, points, variance, aim)
+    integrals = Contour(
+        steps.sign,
+        tilt,
+        log_scale,
+        sums.y,
+        sums.terms,
+        error=sums.error + missing,
+        size=sums.size,
+        sway=sums.sway,
+        aliases=aliases,
+        remainder=remainder,
+        points=needed,
+        largest_loss=steps.largest_loss(times),
+    )
+    return integrals, guess
+
+
+class _Sums(NamedTuple):
+    """The trapezoidal sums of K integrals: all (K, 1), or (K, points)."""
+
+    y: Floats
+    terms: tuple[_Complexes, _Complexes]
+    """From below and from above."""
+    error: Floats
+    """By how much the sum of the terms is off at most, without its turns at an ε."""
+    size: Floats
+    """Σ|term|."""
+    sway: Floats
+    """Σ|term|·y."""
+
+
+def _make_sums(
+    steps: Steps,
+    times: Floats,
+    tilt: Floats,
+    law: Weights,
+    step: Floats,
+    points: Floats,
+    variance: Floats,
+    aim: Aim,
+) -> _Sums:
+    """Return the sums over y = 0, step, 2·step, …, so many `points` beyond the first.
+
+    `law` is the one tilted by `tilt`, and `variance` that of what smooths.
+    """
     number = np.arange(int(points.max()) + 1)
     y = step * number
     within = number <= points
@@ -311,21 +357,7 @@ def build_contour(
     modulus = np.abs(term) * (1 + np.abs(wide))
     term_error = _sum_points(np.where(modulus > 0, modulus * np.expm1(relative), 0.0))
     terms = (term, term) if aim.smooth is None else (term * (1 - wide), term)
-    integrals = Contour(
-        steps.sign,
-        tilt,
-        log_scale,
-        y,
-        terms,
-        error=term_error + missing,
-        size=_sum_points(modulus),
-        sway=_sum_points(modulus * y),
-        aliases=aliases,
-        remainder=remainder,
-        points=needed,
-        largest_loss=steps.largest_loss(times),
-    )
-    return integrals, guess
+    return _Sums(y, terms, term_error, _sum_points(modulus), _sum_points(modulus * y))
 
 
 def _density_factor(variance: Floats) -> Floats:
