@@ -32,6 +32,21 @@ def run(marker: str) -> dict[str, Any]:
     return names
 
 
+def test_each_station_of_a_flow_is_there() -> None:
+    """A file without a folder lies beside the one that its line names before."""
+    section = TEXT.partition("### Four flows")[2].partition("\n## ")[0]
+    stations = 0
+    for line in section.splitlines():
+        folder = SOURCE
+        for file, name in re.findall(r"`([\w/]+\.py)` `(\w+)`", line):
+            path = SOURCE / file if "/" in file else folder / file
+            folder = path.parent
+            defined = re.search(rf"^(def|class) {name}\b", path.read_text(), re.MULTILINE)
+            assert defined, f"{file} has no {name}"
+            stations += 1
+    assert stations > 35
+
+
 def test_an_evaluator(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked for what it knows, and never contradicts the others."""
     from apiece.accounting import choose

@@ -81,7 +81,7 @@ def read_frame(frame: object, dialect: Dialect = PLAIN) -> pd.DataFrame:
     return table
 
 
-def read_budgets(
+def read_budget_columns(
     table: pd.DataFrame | PlainTable,
     *,
     epsilon: str | None,

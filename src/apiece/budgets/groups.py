@@ -15,7 +15,7 @@ import numpy.typing as npt
 from apiece import _check
 from apiece._lazy import require
 from apiece._types import Floats, Integers
-from apiece.budgets.frames import read_budgets
+from apiece.budgets.frames import read_budget_columns
 from apiece.budgets.levels import Offered, parse_levels
 from apiece.errors import BudgetError, DataError, as_given
 
@@ -209,7 +209,7 @@ class BudgetLevels:
         names = [column for column in (epsilon, delta, excess) if isinstance(column, str)]
         table, counts = _count_distinct_rows(Path(path), list(dict.fromkeys(names)))
         try:
-            columns = read_budgets(
+            columns = read_budget_columns(
                 table,
                 epsilon=epsilon,
                 delta=delta,

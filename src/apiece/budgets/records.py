@@ -13,7 +13,7 @@ import numpy.typing as npt
 from apiece import _check
 from apiece._identity import common_index, ids_from, index_of, require_ids
 from apiece._types import Floats, Ids, Integers, Json, Mask
-from apiece.budgets.frames import read_budget_table, read_budgets
+from apiece.budgets.frames import read_budget_columns, read_budget_table
 from apiece.budgets.groups import BudgetGroups, group_budgets
 from apiece.budgets.levels import Levels, Offered, parse_epsilons, parse_levels
 from apiece.budgets.units import Units, find_positions, read_ids
@@ -422,7 +422,7 @@ class Budgets:
         names = [name for name in (epsilon, delta, excess, ids, person) if isinstance(name, str)]
         table = read_budget_table(frame, names, dialect)
         units = None if person is None else Units.of_column(table, person)
-        columns = read_budgets(
+        columns = read_budget_columns(
             table,
             epsilon=epsilon,
             delta=delta,

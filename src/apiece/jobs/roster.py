@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from apiece._types import Floats, Mask
 from apiece.budgets import Budgets
-from apiece.budgets.frames import apply_cap
-from apiece.budgets.frames import read_budgets as read_budget_columns
+from apiece.budgets.frames import apply_cap, read_budget_columns
 from apiece.budgets.units import Units, read_ids
 from apiece.datasets import read_table
 from apiece.datasets.cells import read_texts, select_column

@@ -1,4 +1,10 @@
-"""A setting of a job: read from a config, an option or Python alike, checked, and written back."""
+"""A setting of a job: read from a config, an option or Python alike, checked, and written back.
+
+Readers of a library were tried for the sections of data and of training: with a translator of its
+errors into these one-line messages msgspec took 71 lines and pydantic 40 where 35 stand here, and a
+start took 37 and 186 ms more. `_json`, which the core imports, could not have followed: the core
+runs on NumPy, SciPy and click alone.
+"""
 
 # Annotations are kept as types, not as texts: they say how a setting is read.
 from collections.abc import Callable, Collection, Iterator, Mapping
