@@ -591,6 +591,7 @@ def audit_canaries(delta: float | None, confidence: float, **flags: Any) -> Find
     from apiece.audit.records import read_canaries
 
     dialect = make_dialect({name: flags.pop(name) for name in DIALECT})
+    # The other options have the names of its parameters.
     scores, truth, names = read_canaries(**flags, dialect=dialect)
     delta = require_delta(delta)
     if names is not None:

@@ -190,10 +190,12 @@ class Buffered:
         return f"Buffered({self.memory} buffers)"
 
 
+# One more is a class here and an entry below, all its fields lists of numbers; and how its noise
+# goes from step to step, in `training.correlated`.
 NoiseStrategy: TypeAlias = Banded | Buffered
 
-# By their names in JSON.
-_KINDS: Final = {"banded": Banded, "buffered": Buffered}
+# Name in JSON → its class.
+STRATEGY_KINDS: Final[dict[str, type[NoiseStrategy]]] = {"banded": Banded, "buffered": Buffered}
 
 
 def strategy_from_json(document: Json) -> NoiseStrategy:
@@ -204,10 +206,10 @@ def strategy_from_json(document: Json) -> NoiseStrategy:
     if len(document) != 1:
         raise InputError("noise strategy: must be one of banded and buffered, with its numbers")
     ((kind, fields),) = document.items()
-    if kind not in _KINDS:
-        raise unknown("noise strategy", kind, _KINDS)
+    if kind not in STRATEGY_KINDS:
+        raise unknown("noise strategy", kind, STRATEGY_KINDS)
     try:
-        strategy: NoiseStrategy = _KINDS[kind](**fields)
+        strategy = STRATEGY_KINDS[kind](**fields)
     except TypeError:
         raise InputError(f"noise strategy {kind}: other fields than it has") from None
     return strategy

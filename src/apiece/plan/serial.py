@@ -10,6 +10,7 @@ from apiece import _json
 from apiece._types import AnyArray, Floats, Json
 from apiece.accounting.bounds import within_range
 from apiece.budgets import BudgetGroups
+from apiece.correlation.strategies import STRATEGY_KINDS
 from apiece.errors import DataError
 from apiece.mechanisms.algebra import read_runs
 from apiece.plan.correlated import CorrelatedNoise, noise_from_json
@@ -242,13 +243,13 @@ _RECORDS = Annotated[int, _json.whole(MAX_RECORDS)]
 # Fields that a plan of one stage has at the top level, and each of several stages in its object.
 _STAGE_NUMBERS = _make_readers(expected_batch_size=float, noise_stddev=float)
 # Of correlated noise.
-_STRATEGY_KINDS: Readers = {
-    "banded": _make_object_reader(_make_readers(coefficients=_COLUMN)),
-    "buffered": _make_object_reader(_make_readers(decays=_COLUMN, weights=_COLUMN)),
+_STRATEGY_READERS: Readers = {
+    name: _make_object_reader(_make_readers(**dict.fromkeys(kind.__dataclass_fields__, _COLUMN)))
+    for name, kind in STRATEGY_KINDS.items()
 }
 _read_noise_fields = _make_object_reader(
     {
-        "strategy": lambda value, where: _json.fields(value, where, {}, _STRATEGY_KINDS),
+        "strategy": lambda value, where: _json.fields(value, where, {}, _STRATEGY_READERS),
         **_make_readers(separation=_STEPS),
     },
     _make_readers(sampled=bool),

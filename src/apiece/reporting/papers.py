@@ -363,7 +363,7 @@ def cyclonedx(statement: Json) -> str:
     """Return a bill of materials of the model: CycloneDX 1.6, JSON."""
     versions = dict(statement["versions"])
     tool = {"type": "application", "name": "apiece", "version": versions.pop("apiece")}
-    metadata = {"tools": {"components": [tool]}, "component": _describe_component(statement)}
+    metadata: Json = {"tools": {"components": [tool]}, "component": _describe_component(statement)}
     if statement["finished"]:
         metadata = {"timestamp": f"{statement['finished']}T00:00:00Z", **metadata}
     bom = {

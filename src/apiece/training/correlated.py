@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from apiece.correlation import Banded, NoiseStrategy
+from apiece.correlation import Banded, Buffered, NoiseStrategy
 from apiece.plan.parts import Stage
 from apiece.training.randomness import Generator, NormalSource, Streams, draw_normals
 
@@ -33,16 +33,23 @@ class NoiseRecurrence:
         if self._memory is None:
             shape = (self._strategy.memory, fresh.numel())
             self._memory = torch.zeros(shape, dtype=torch.float64, device=fresh.device)
-        if isinstance(self._strategy, Banded):
-            return self._advance_banded(self._strategy, self._memory, fresh)
-        decays = torch.tensor(self._strategy.decays[:, None], device=fresh.device)
-        weights = torch.tensor(self._strategy.weights, device=fresh.device)
+        match self._strategy:
+            case Banded() as strategy:
+                return self._advance_banded(strategy, self._memory, fresh)
+            case Buffered() as strategy:
+                return self._advance_buffered(strategy, self._memory, fresh)
+
+    def _advance_buffered(
+        self, strategy: Buffered, memory: torch.Tensor, fresh: torch.Tensor
+    ) -> torch.Tensor:
+        decays = torch.tensor(strategy.decays[:, None], device=fresh.device)
+        weights = torch.tensor(strategy.weights, device=fresh.device)
         # A copy, where it is double already.
         noise = fresh.to(torch.float64, copy=True)
         # On a processor a block of all buffers stays in its cache, and is read once.
         block = _BLOCK if fresh.device.type == "cpu" else fresh.numel()
         for start in range(0, fresh.numel(), max(block, 1)):
-            part = self._memory[:, start : start + block]
+            part = memory[:, start : start + block]
             noise[start : start + block] -= weights @ part
             part.mul_(decays).add_(noise[start : start + block])
         return noise
