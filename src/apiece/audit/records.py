@@ -190,7 +190,7 @@ def read_canaries(
     from apiece.budgets import Units
     from apiece.budgets.units import read_ids, read_persons
     from apiece.datasets import read_table
-    from apiece.datasets.cells import parse_numbers, read_texts, select_column
+    from apiece.datasets.cells import read_texts, select_column
     from apiece.datasets.tables import PLAIN, is_parquet
 
     # A dialect is of CSV; where just one of the files is Parquet, it is read without.
@@ -206,6 +206,7 @@ def read_canaries(
     coin_columns = [included]
     if group:
         coin_columns.append(group)
+    # The column that joins two files, or says whose each row is; None where neither is needed.
     key = id_column if person is None and coins is not None else person
     names = [score]
     if coins is None:
@@ -213,14 +214,7 @@ def read_canaries(
     if key:
         names.append(key)
     table = read_columns(canaries, names)
-    cells = read_texts(table[score])
-    scores = parse_numbers(cells, dialect.decimal)
-    bad = np.flatnonzero(np.isnan(scores))
-    if bad.size:
-        raise DataError(
-            f"column {score!r}, row {int(bad[0]) + 1} = {cells[bad[0]]!r}: not a number "
-            f"({bad.size} such rows); give every canary a score"
-        )
+    scores = _parse_scores(table, score, dialect.decimal)
     columns: dict[str, AnyArray] = {}
     if coins is None:
         columns = {name: read_texts(table[name]).astype(str) for name in coin_columns}
@@ -236,10 +230,31 @@ def read_canaries(
         coin_table = read_columns(coins, [key, *coin_columns])
         order = join(str(coins), read_ids(coin_table, key).astype(str), str(canaries), ids)
         columns = {name: read_texts(coin_table[name]).astype(str)[order] for name in coin_columns}
-    words = np.char.lower(columns[included])
+    truth = _parse_coins(columns[included], included)
+    return scores, truth, columns[group] if group else None
+
+
+def _parse_scores(table: pd.DataFrame, name: str, decimal: str) -> Floats:
+    """Return the scores in a column (n,); raise `DataError` for one that is no number."""
+    from apiece.datasets.cells import parse_numbers, read_texts
+
+    cells = read_texts(table[name])
+    scores = parse_numbers(cells, decimal)
+    bad = np.flatnonzero(np.isnan(scores))
+    if bad.size:
+        raise DataError(
+            f"column {name!r}, row {int(bad[0]) + 1} = {cells[bad[0]]!r}: not a number "
+            f"({bad.size} such rows); give every canary a score"
+        )
+    return scores
+
+
+def _parse_coins(cells: AnyArray, name: str) -> Mask:
+    """Return who was included (n,), by the texts of a column; raise `DataError` for others."""
+    words = np.char.lower(cells)
     if not np.isin(words, ["0", "1", "true", "false"]).all():
-        raise DataError(f"column {included!r}: give 0 or 1, true or false")
-    return scores, np.isin(words, ["1", "true"]), columns[group] if group else None
+        raise DataError(f"column {name!r}: give 0 or 1, true or false")
+    return np.isin(words, ["1", "true"])
 
 
 def write_arrays(path: Path, arrays: Mapping[str, AnyArray]) -> None:
