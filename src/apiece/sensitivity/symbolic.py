@@ -114,6 +114,7 @@ def check_range(name: str, ends: tuple[float, float]) -> Range:
 def make_symbol(name: str, ends: Range) -> sympy.Symbol:
     """Return a real symbol that knows its sign, so that sqrt(a**2) becomes a."""
     low, high = ends
+    # Of a range that touches 0 nothing is said: for sympy neither sign includes it.
     sign = {}
     if low > 0:
         sign = {"positive": True}
