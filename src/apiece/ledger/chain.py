@@ -205,6 +205,7 @@ def _select_entries(first: int = 0) -> sa.Select[Any]:
 
 def _read_clock() -> str:
     """Return the time in UTC, ISO 8601, to the second."""
+    # Times are compared as texts, so that all of them must have this one form.
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 

@@ -385,6 +385,7 @@ def _group_by_mechanism(plan: Numbers) -> list[npt.NDArray[np.intp]]:
     stages = plan.stages
     if plan.selection is not None:
         stages = (*stages, *plan.selection.others)
+    # What groups may differ in: all else is the stage's. `times` follow from the probabilities.
     columns: list[AnyArray | None] = []
     for stage in stages:
         columns += [stage.sampling_probability, stage.clip_norm, stage.participation]

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Final, assert_never
 
 from apiece.errors import InputError
 
@@ -64,7 +64,10 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """A comparison of a column with literals."""
+    """A comparison of a declared column with literals, which are checked against what it declares.
+
+    Other comparisons are a `Relation`.
+    """
 
     column: str
     # One of = != <> < <= > >=, with one literal, or the word in, with one or more.
@@ -74,7 +77,10 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A column whose cell is missing, or cannot be read as its declared kind."""
+    """A column whose cell is missing, or cannot be read as its declared kind.
+
+    Of a derived value it is `Lacking`.
+    """
 
     column: str
 
@@ -247,6 +253,11 @@ def yield_columns(part: Expression | Condition) -> Iterator[str]:
         case Combined(_, parts):
             for inner in parts:
                 yield from yield_columns(inner)
+        case Constant():
+            pass
+        case _:
+            # The columns of a form that is forgotten here would be neither checked nor read.
+            assert_never(part)
 
 
 def yield_parts(part: Expression | Condition) -> Iterator[Expression | Condition]:
@@ -271,3 +282,7 @@ def yield_parts(part: Expression | Condition) -> Iterator[Expression | Condition
         case Combined(_, parts):
             for inner in parts:
                 yield from yield_parts(inner)
+        case Cell() | Constant() | Compare() | Missing():
+            pass
+        case _:
+            assert_never(part)

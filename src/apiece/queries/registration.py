@@ -31,8 +31,8 @@ MANIFEST: Final = "registered.json"
 ROWS: Final = "rows.duckdb"
 LOG: Final = "steward.log"
 _RECORDED: Final = "recorded.jsonl"
-_MANIFEST: Final = Kind("a registered table", mark=b'{\n  "apiece registered"', private=True)
-_INDEX: Final = Kind("an index of answers", mark=b'"apiece answers"\n', private=True)
+_MANIFEST_KIND: Final = Kind("a registered table", mark=b'{\n  "apiece registered"', private=True)
+_INDEX_KIND: Final = Kind("an index of answers", mark=b'"apiece answers"\n', private=True)
 # An address of an SQLite file in characters that mean themselves.
 _PLAIN_FILE: Final = re.compile(r"sqlite:///([\w./-]+)")
 
@@ -93,7 +93,7 @@ class Registration:
             "schema": self.columns,
             "terms": self.terms,
         }
-        write(self.folder / MANIFEST, json.dumps(content, indent=2), _MANIFEST)
+        write(self.folder / MANIFEST, json.dumps(content, indent=2), _MANIFEST_KIND)
 
     @property
     def schema(self) -> Schema:
@@ -129,8 +129,8 @@ class Registration:
         # Who may not write here has no index, and asks the ledger.
         with contextlib.suppress(DataError):
             if not (self.folder / _RECORDED).exists():
-                append(self.folder / _RECORDED, json.dumps("apiece answers"), _INDEX)
-            append(self.folder / _RECORDED, line, _INDEX)
+                append(self.folder / _RECORDED, json.dumps("apiece answers"), _INDEX_KIND)
+            append(self.folder / _RECORDED, line, _INDEX_KIND)
 
     def find_answer(self, asked: str, url: str) -> Json | None:
         """Return the recorded answer to what was asked, as it stands in the ledger, if it is noted.
@@ -232,6 +232,7 @@ def _read_entry(url: str, number: int) -> str | None:
     location = f"file:{quote(str(Path(match[1]).resolve()))}?mode=ro"
     try:
         with contextlib.closing(sqlite3.connect(location, uri=True)) as connection:
+            # The table of `ledger.schema.ENTRY`, spelled out: SQLAlchemy takes long to import.
             query = "SELECT body FROM apiece_entry WHERE number = ?"
             row = connection.execute(query, [number]).fetchone()
     except sqlite3.Error:
