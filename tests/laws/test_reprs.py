@@ -391,6 +391,7 @@ PUBLIC = [
     "jobs.trained.Trained",
     "reporting.closing.Gain",
     "reporting.closing.LargestBound",
+    "reporting.papers._Page",
     "reporting.sections.Declared",
     "reporting.pages.Report",
     "reporting.sections.ReportSection",
