@@ -1,5 +1,7 @@
 """Papers of adapters: bound to them, with what was public, and no text in them."""
 
+import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +100,32 @@ def test_another_model_than_the_described_is_refused(trained: Any, tmp_path: Pat
 def test_levels_that_lack_a_budget_are_refused(trained: Any) -> None:
     with pytest.raises(InputError, match="levels"):
         describe(trained, levels={"strict": 1.0})
+
+
+def test_the_example_trains_on_a_file_of_texts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from apiece import recipes
+
+    def read_letters(text: str) -> dict[str, list[int]]:
+        return {"input_ids": [ord(letter) % 30 for letter in text]}
+
+    lines = [
+        {"author": f"author {k % 20}", "epsilon": [2.0, 8.0][k % 2], "text": "a word and more " * 5}
+        for k in range(40)
+    ]
+    path = tmp_path / "letters.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    monkeypatch.setattr(recipes, "load_language_model", lambda: (read_letters, make_model()))
+    script = Path(__file__).parents[2] / "examples" / "finetune_language.py"
+    out = tmp_path / "out"
+    words = ["finetune_language.py", "--quick", "--texts", str(path), "--out", str(out)]
+    monkeypatch.setattr("sys.argv", words)
+    runpy.run_path(str(script), run_name="__main__")
+    statement = json.loads((out / "statement.json").read_text())
+    assert statement["for_release"]
+    assert [level["epsilon"] for level in statement["guarantee"]["levels"]] == [2.0, 8.0]
+    assert "perplexity of authors who took no part, after" in capsys.readouterr().out
+    path.write_text("\n".join(map(json.dumps, [*lines, lines[0] | {"epsilon": 3.0}])))
+    with pytest.raises(SystemExit, match="author 0 has two budgets"):
+        runpy.run_path(str(script), run_name="__main__")
