@@ -1,8 +1,8 @@
-"""Recurrent layers as they are felt: wall time from the first call, beside the plain step.
+"""Recurrent layers as they are felt: wall and processor time from the first call, beside plain.
 
 A long sequence for each kind of layer, and ragged text in thirty batches of twelve lengths. Plain
 and private steps take turns in random order. The model that is measured is new; another one has run
-before, so that no library is imported meanwhile.
+before, and Python has collected what it left, so that no library is imported meanwhile.
 
     python -m research.benchmarks.recurrent --out research/results/recurrent.json     # two minutes
 """
@@ -10,6 +10,7 @@ before, so that no library is imported meanwhile.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import platform
 import random
@@ -87,22 +88,35 @@ def private(model: nn.Module, batch: Batch) -> None:
     clip_and_sum(model, losses, inputs, targets, 1.0, method="proved")
 
 
-def timed(step: Callable[[nn.Module, Batch], None], model: nn.Module, batch: Batch) -> float:
+def timed(
+    step: Callable[[nn.Module, Batch], None], model: nn.Module, batch: Batch
+) -> tuple[float, float]:
+    """Return the seconds that a step takes, by the wall's clock and by the processor's."""
     begun = time.perf_counter()
+    begun_by_processor = time.process_time()
     step(model, batch)
-    return time.perf_counter() - begun
+    return time.perf_counter() - begun, time.process_time() - begun_by_processor
 
 
-def compare(model: nn.Module, batches: list[Batch]) -> dict[str, float]:
-    """Return seconds of plain and private steps, whose first one captures and proves."""
+def compare(model: nn.Module, batches: list[Batch]) -> dict[str, dict[str, float]]:
+    """Return what plain and private steps take, whose first one captures and proves."""
     plain(model, batches[0])
     turns = random.Random(0)
-    taken: dict[str, list[float]] = {"plain": [], "private": []}
+    taken: dict[str, list[tuple[float, float]]] = {"plain": [], "private": []}
+    gc.collect()
     for batch in batches:
         steps = [("plain", plain), ("private", private)]
         turns.shuffle(steps)
         for name, step in steps:
             taken[name].append(timed(step, model, batch))
+    return {
+        clock: summarize({name: [pair[number] for pair in taken[name]] for name in taken})
+        for number, clock in enumerate(("wall", "processor"))
+    }
+
+
+def summarize(taken: dict[str, list[float]]) -> dict[str, float]:
+    """Return the ratios of private to plain seconds, and the longest private step but the first."""
     usual = statistics.median(taken["plain"])
     later = taken["private"][1:]
     ratios = [b / a for a, b in zip(taken["plain"][1:], later, strict=True)]
@@ -119,11 +133,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--layers", nargs="+", default=list(LAYERS), choices=list(LAYERS))
     arguments = parser.parse_args()
     result: dict[str, object] = {"torch": torch.__version__, "python": platform.python_version()}
     for threads in arguments.threads:
         torch.set_num_threads(threads)
-        for kind in LAYERS:
+        for kind in arguments.layers:
             torch.manual_seed(0)
             private(Ragged(kind), ragged_batch(5))
             whole = whole_batch()

@@ -113,7 +113,6 @@ class Sums:
         if not records.size:
             return empty_sum(self.parameters)
         total: ClippedSum | None = None
-        bounds = torch.from_numpy(clip_norms)
         width = self.width or len(self.source)
         summed: list[Integers] = []
         weighed: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
@@ -128,7 +127,7 @@ class Sums:
                     self.loss_fn,
                     inputs,
                     targets,
-                    bounds[positions],
+                    torch.from_numpy(clip_norms[positions]),
                     method=self.method,
                     physical_batch_size=None if owner is None else width,
                     people=owner,

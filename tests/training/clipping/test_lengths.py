@@ -74,7 +74,7 @@ def words(length):
 
 def families(model):
     """Return the graphs for many lengths that are held of a model, None for a refusal."""
-    return [family for _, family in cache.ENGINES._stores[model].families.values()]
+    return [family for *_, family in cache.ENGINES._stores[model].families.values()]
 
 
 def values(length):
@@ -107,32 +107,41 @@ def apart(model, inputs):
 @pytest.mark.parametrize(
     "kind", [(Ragged, words), pytest.param((Attends, values), marks=pytest.mark.slow)]
 )
-def test_after_two_lengths_no_other_one_is_captured(kind, captures):
+def test_a_length_costs_one_capture_or_none(kind, captures):
     torch.manual_seed(4)
     make, batch = kind
     model = make().double()
     counts = []
-    for length in (8, 6, 7, 12, 15, 5, 8, 9):
+    for length in (8, 6, 7, 12, 15, 5, 8, 3, 9):
         assert apart(model, batch(length)) < 1e-9
         counts.append(len(captures))
-    assert counts[0] == 2
-    assert set(counts[1:]) == {counts[1]}
+    # the first form, the second length, a long one that confirms both, and a short one
+    assert counts == [2, 3, 4, 4, 4, 5, 5, 5, 5]
 
 
-def test_a_length_beyond_the_two_captured_is_captured_again(captures):
+def test_a_length_beyond_those_confirmed_is_confirmed_by_one_capture(captures):
     model = Ragged().double()
-    for length in (6, 7):
+    for length in (6, 7, 8):
         assert apart(model, words(length)) < 1e-9
     before = len(captures)
     for length in (200, 150, 7):
         assert apart(model, words(length)) < 1e-9
-    assert len(captures) == before + 3  # a pair, and a short one
+    assert len(captures) == before + 1
+
+
+def test_a_length_of_one_is_captured_by_itself():
+    model = Ragged().double()
+    for length in (1, 6, 7, 1, 8):
+        assert apart(model, words(length)) < 1e-9
+    (family,) = families(model)
+    assert family.lengths == (6, 7)
+    assert family.shortest > 1
 
 
 def test_a_table_of_positions_may_end_before_twice_the_length(captures):
     model = Attends().double()
     model.positions = nn.Parameter(model.positions[:80].detach())
-    for length in (60, 50):
+    for length in (60, 50, 52):
         assert apart(model, values(length)) < 1e-9
     before = len(captures)
     assert apart(model, values(55)) < 1e-9

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import weakref
 from collections.abc import Iterator
 from contextvars import ContextVar
@@ -26,6 +27,8 @@ from apiece.training.clipping.tracing import limit_graphs
 from apiece.training.clipping.watch import Watch
 
 if TYPE_CHECKING:
+    from torch import fx
+
     from apiece.training.clipping.lengths import Axes, Family
 
 # Forms of one model's batches whose engines are held, at least.
@@ -66,6 +69,22 @@ def weigh_capture(records: float) -> Iterator[None]:
         _weight.reset(token)
 
 
+@contextlib.contextmanager
+def _pause_collector() -> Iterator[None]:
+    """Let Python look for no cycles of objects meanwhile.
+
+    A capture makes many objects that live to its end: the collector would take them for lasting
+    ones and go through all of torch's, which takes a tenth of a second.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 # What batches of one form have in common: shapes, types and devices, and Python's values in trees.
 Signature: TypeAlias = tuple[object, ...]
 
@@ -103,7 +122,7 @@ class _Store:
     alive; None where there is none.
     """
 
-    forms: dict[object, _Form] = field(default_factory=dict)
+    forms: dict[tuple[Signature, object], _Form] = field(default_factory=dict)
     families: dict[object, tuple[Watch, Family | None]] = field(default_factory=dict)
 
     def make_room(self) -> None:
@@ -141,7 +160,8 @@ class EngineCache:
         for form in store.forms.values():
             if form.holds(signature, batch.loss_fn):
                 return form.engine
-        with contextlib.nullcontext() if weight is None else limit_graphs(*weight):
+        limit = contextlib.nullcontext() if weight is None else limit_graphs(*weight)
+        with limit, _pause_collector():
             return self._add(store, signature, batch, compiled)
 
     def latest_proof(self, model: nn.Module) -> Proof | None:
@@ -193,21 +213,28 @@ class EngineCache:
             return None
         # slow to import, and there by now
         from apiece.training.clipping.graphs import Uncaptured
-        from apiece.training.clipping.lengths import capture_family
+        from apiece.training.clipping.lengths import capture_family, shortest_length
 
-        families = store.families
-        state = _without_length(signature, axes), watch.key
         length = _length(signature, axes)
-        _, family = families.get(state, (watch, None))
-        if state not in families or (family is not None and not family.takes(length)):
-            met = [_length(s, axes) for s in siblings if _without_length(s, axes) == state[0]]
-            family = None
+        if length < shortest_length(axes):
+            return None
+        state = _without_length(signature, axes), watch.key
+        families = store.families
+        family = None
+        if state in families:
+            _, known = families.pop(state)
+            if known is not None:
+                with contextlib.suppress(Uncaptured, ApieceError):
+                    family = known.extend(batch, watch, length)
+        else:
+            first = _first_capture(store, state, axes)
+            if first is None:
+                return None
             with contextlib.suppress(Uncaptured, ApieceError):
-                family = capture_family(batch, watch, axes, [*met, length])
-            families.pop(state, None)
-            if len(families) >= _FAMILIES_OF_MODEL:
-                del families[next(iter(families))]
-            families[state] = watch, family
+                family = capture_family(batch, watch, axes, first, length)
+        if len(families) >= _FAMILIES_OF_MODEL:
+            del families[next(iter(families))]
+        families[state] = watch, family
         if family is None:
             return None
         find_graph = functools.partial(family.capture, batch, length)
@@ -241,6 +268,27 @@ def _axes_of_length(signature: Signature, other: Signature) -> Axes | None:
     shapes, kinds = _split(signature)
     other_shapes, other_kinds = _split(other)
     return (find_axes(shapes, other_shapes) or None) if kinds == other_kinds else None
+
+
+def _first_capture(
+    store: _Store, state: tuple[object, object], axes: Axes
+) -> tuple[fx.GraphModule, int] | None:
+    """Return the first capture of few records of another length, and its length; None without one.
+
+    state: the form without its length, and what model and loss held.
+    """
+    from apiece.training.clipping.lengths import shortest_length
+
+    for (signature, key), form in store.forms.items():
+        engine = form.engine
+        if not isinstance(engine, ProvedEngine) or engine.graph_of_few is None:
+            continue
+        if (_without_length(signature, axes), key) != state:
+            continue
+        length = _length(signature, axes)
+        if length >= shortest_length(axes):
+            return engine.graph_of_few, length
+    return None
 
 
 def _split(signature: Signature) -> tuple[list[list[Any]], object]:

@@ -55,13 +55,15 @@ class Captured:
     """A graph of model and loss, forward and backward.
 
     module: takes the tensors of `names` (of parameters and buffers), then those of inputs and
-    targets, in order. trained: the parameters that gradients are made for.
+    targets, in order. trained: the parameters that gradients are made for. graph_of_few: the
+    second capture, of few records; None where the graph comes of two lengths.
     """
 
     module: fx.GraphModule
     names: tuple[str, ...]
     trained: tuple[str, ...]
     sizes: Sizes
+    graph_of_few: fx.GraphModule | None = None
 
     @property
     def records(self) -> list[fx.Node]:
@@ -99,7 +101,7 @@ def capture(
     # A layer of 1009 units would be taken for the records: then another prime decides.
     for prime in PRIMES:
         try:
-            graph, _ = capture_twice(task, watch, prime)
+            graph, graph_of_few = _capture_twice(task, watch, prime)
             break
         except Coincidence:
             continue
@@ -110,26 +112,13 @@ def capture(
     # Tidied only now: the two captures are compared as they are.
     tidy(graph)
     check_constants(graph, parameters)
-    return Captured(graph, tuple(task.tensors), tuple(parameters), Sizes(prime))
+    names = tuple(task.tensors)
+    return Captured(graph, names, tuple(parameters), Sizes(prime), graph_of_few)
 
 
-def capture_twice(
-    task: Task, watch: Watch, prime: int, lengths: tuple[int, int] | None = None
-) -> tuple[fx.GraphModule, dict[fx.Node, fx.Node]]:
-    """Return the graph with `prime` records, and for each node that of one with few records.
-
-    lengths: of the records in the two; None for the task's own.
-    """
-    length, length_of_few = lengths or (None, None)
-    with watch.undo_changes(), _quiet():
-        states = _stream_states()
-        graph = task.trace(prime, length=length)
-        # Torch's coins are operators of the graph; those of others would be constants in it.
-        if _stream_states() != states:
-            raise Uncaptured(
-                "model, loss_fn: a coin of Python's or NumPy's, which may differ from one capture "
-                "to the next: draw with torch, for each record"
-            )
+def _capture_twice(task: Task, watch: Watch, prime: int) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Return the graph with `prime` records, and that with few records, which agree."""
+    graph = _trace_with_coins_watched(task, watch, prime)
     changed = watch.changed
     bindings = watch.bindings
     if len(changed) > len(bindings):  # what has no name cannot be settled
@@ -142,8 +131,8 @@ def capture_twice(
             # other seeds than the first capture's: a coin that the state does not show moves here
             random.seed(20)
             np.random.seed(20)  # noqa: NPY002
-            graph_of_few = task.trace(FEW_RECORDS, settling, length_of_few)
-        pairs = check_agreement(graph, graph_of_few, prime, lengths)
+            graph_of_few = task.trace(FEW_RECORDS, settling)
+        check_agreement(graph, graph_of_few, prime)
     except (Uncaptured, Unsettled):
         if changed:  # the cause is what was written, not what came of it
             raise _writing(changed[0]) from None
@@ -157,21 +146,39 @@ def capture_twice(
     # What writes into views or into what several nodes take is left to `functionalize`.
     calls = [node for node in graph.graph.nodes if node.op == "call_function"]
     if any(map(is_mutation, calls)):
-        graph = task.remove_writes(graph, prime, length)
-        graph_of_few = task.remove_writes(graph_of_few, FEW_RECORDS, length_of_few)
-        pairs = check_agreement(graph, graph_of_few, prime, lengths)
-    return graph, pairs
+        graph = task.remove_writes(graph, prime)
+        graph_of_few = task.remove_writes(graph_of_few, FEW_RECORDS)
+        check_agreement(graph, graph_of_few, prime)
+    return graph, graph_of_few
 
 
-def capture_few(task: Task, watch: Watch, length: int) -> fx.GraphModule:
-    """Return the graph of few records of a length; a forward must leave nothing behind."""
-    with watch.undo_changes(), _quiet():
-        graph = task.trace(FEW_RECORDS, length=length)
+def capture_length(task: Task, watch: Watch, size: int, length: int) -> fx.GraphModule:
+    """Return the graph of `size` records of a length; a forward must leave nothing behind."""
+    graph = _trace_with_coins_watched(task, watch, size, length)
     if watch.changed:
         raise _writing(watch.changed[0])
     _write_elsewhere(graph.graph)
     if any(is_mutation(node) for node in graph.graph.nodes if node.op == "call_function"):
-        graph = task.remove_writes(graph, FEW_RECORDS, length)
+        graph = task.remove_writes(graph, size, length)
+    return graph
+
+
+def _trace_with_coins_watched(
+    task: Task, watch: Watch, size: int, length: int | None = None
+) -> fx.GraphModule:
+    """Return the graph of `size` records, and put back what a forward changes.
+
+    Raises `Uncaptured` where a coin is drawn that is no operator of the graph.
+    """
+    with watch.undo_changes(), _quiet():
+        states = _stream_states()
+        graph = task.trace(size, length=length)
+        # Torch's coins are operators of the graph; those of others would be constants in it.
+        if _stream_states() != states:
+            raise Uncaptured(
+                "model, loss_fn: a coin of Python's or NumPy's, which may differ from one capture "
+                "to the next: draw with torch, for each record"
+            )
     return graph
 
 

@@ -83,7 +83,8 @@ class ProvedEngine:
 
     names: of the model's tensors that the program takes. capacity: how many records it takes at a
     time on a processor. whole: the program and all that follows it as one graph, where there is
-    one. ranges: of the labels and indices among the records' tensors.
+    one. ranges: of the labels and indices among the records' tensors. graph_of_few: the capture
+    of few records, by which graphs of other lengths are made; None for one that was made so.
     """
 
     proof: Proof
@@ -92,6 +93,7 @@ class ProvedEngine:
     capacity: int = sys.maxsize
     whole: Whole | None = None
     ranges: tuple[IndexRange, ...] = ()
+    graph_of_few: fx.GraphModule | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,7 +160,14 @@ def build_engine(
         _warn_of_idle(idle, len(batch.parameters))
     proof = Proof(True, dict(sorted(proved.operators.items())), idle=idle)
     capacity = _capacity(batch, captured, proved, program, operators)
-    return ProvedEngine(proof, program, captured.names, capacity, ranges=ranges)
+    return ProvedEngine(
+        proof,
+        program,
+        captured.names,
+        capacity,
+        ranges=ranges,
+        graph_of_few=captured.graph_of_few,
+    )
 
 
 @functools.cache  # once a process

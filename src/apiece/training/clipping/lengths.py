@@ -1,10 +1,11 @@
-"""One capture for all lengths of a batch, between two that were captured.
+"""One capture for all lengths of a batch, between those that confirm it.
 
 Forms of batches that differ in one length alone (sequences padded to the longest of a batch) have
-graphs that differ in sizes alone. Two captures, of one length and of a long one, say how: each size
-is the same in both, or a record's share of it is s·length + c, with whole s and c. A third one, of
-a short length, must be the graph that the two say. From there on a graph for a length between short
-and long costs no capture: its sizes are put in, torch says the shapes of all that it computes, and
+graphs that differ in sizes alone. The captures of the first two lengths say how: each size is the
+same in both, or a record's share of it is s·length + c, with whole s and c. A third one, of a long
+length, must be the graph that the two say, and a fourth, of a short one, where a shorter length
+comes. Each batch of a new length takes one of these captures at most. From there on a graph for a
+length between costs none: its sizes are put in, torch says the shapes of all that it computes, and
 it is proved anew. What is proved is what runs, whatever the captures had in common.
 """
 
@@ -12,21 +13,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx
 
+from apiece.training.clipping import torch_internals
 from apiece.training.clipping.capture import (
     PRIMES,
     Captured,
     Task,
-    capture_few,
-    capture_twice,
+    capture_length,
     check_constants,
 )
 from apiece.training.clipping.graphs import (
+    FEW_RECORDS,
     Coincidence,
     Uncaptured,
     check_agreement,
@@ -43,28 +45,70 @@ Axes = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """A graph for any length from `shortest` to the second of `lengths`.
+    """A graph for any length from `shortest` to `longest`.
 
-    graph: of `batch` records of the first of `lengths`. other: of the second, by node of the graph.
+    lengths: the first two that were captured. graph: of `batch` records of the second. other: of
+    few records of the first, by node of the graph.
     """
 
     axes: Axes
     batch: int
-    shortest: int
     lengths: tuple[int, int]
     graph: fx.GraphModule
     other: dict[fx.Node, fx.Node]
+    shortest: int
+    longest: int
 
-    def takes(self, length: int) -> bool:
-        """Return whether a length lies between the two, and is none like a number of records."""
-        is_between = self.shortest <= length <= self.lengths[1]
-        return is_between and length % self.batch != 0
+    @torch.inference_mode(False)  # in which nothing has a gradient
+    def extend(self, batch: Batch, watch: Watch, length: int) -> Family:
+        """Return a graph for the length that a batch has, too, as further captures confirm.
+
+        Raises `Uncaptured` where it is another graph for another length.
+        """
+        if self.shortest <= length <= self.longest:
+            return self
+        family = self
+        is_confirmed = self.shortest < self.longest
+        if not is_confirmed or length > self.longest:
+            family = self._extend_up(batch, watch, max(length, self.longest, *self.lengths))
+        if length < family.shortest:
+            short = max(shortest_length(self.axes), length // 2)
+            family._confirm(batch, watch, short)
+            family = replace(family, shortest=short)
+        return family
+
+    def _extend_up(self, batch: Batch, watch: Watch, top: int) -> Family:
+        """Return a graph that takes lengths up to `top`, and twice as many where there are any."""
+        # As a difference of lengths a prime: no stride, and nothing that lengths are rounded to,
+        # divides it.
+        base = self.lengths[1]
+        longest = base + _prime_from(2 * top - base + 1)
+        try:
+            self._confirm(batch, watch, longest)
+        except Uncaptured:  # a table of positions may end before twice the length
+            longest = base + _prime_from(top - base + 1)
+            self._confirm(batch, watch, longest)
+        return replace(self, shortest=min(self.shortest, *self.lengths), longest=longest)
+
+    def _confirm(self, batch: Batch, watch: Watch, length: int) -> None:
+        """Raise `Uncaptured` where a capture of few records of a length is another graph.
+
+        What two lengths have in common by chance (a square, a branch) a third one has not.
+        """
+        task = _task(batch, self.axes)
+        graph_of_few = capture_length(task, watch, FEW_RECORDS, length)
+        try:
+            check_agreement(self.graph_of(task, length), graph_of_few, self.batch)
+        except Coincidence as error:
+            raise Uncaptured("model: a size of the records is taken for their number") from error
 
     def capture(self, batch: Batch, length: int) -> Captured:
         """Return the graph for the length that a batch has.
 
-        Raises `Uncaptured` where torch finds it to be none.
+        Raises `Uncaptured` where torch finds it to be none, or takes it for a number of records.
         """
+        if length % self.batch == 0:
+            raise Uncaptured("model: the length of the records is taken for their number")
         task = _task(batch)
         graph = self.graph_of(task, length)
         tidy(graph)
@@ -82,34 +126,58 @@ class Family:
             nodes[node] = copied
             if node.op == "call_function":
                 other = self.other[node]
-                args = self._between(node.args, other.args, length)
-                kwargs = self._between(node.kwargs, other.kwargs, length)
+                args = self._size(node.args, other.args, length)
+                kwargs = self._size(node.kwargs, other.kwargs, length)
                 copied.args = fx.map_arg(tuple(args), nodes.__getitem__)
                 copied.kwargs = fx.map_arg(kwargs, nodes.__getitem__)
-        module = fx.GraphModule(self.graph, graph)
-        if length == self.lengths[0]:  # it is as it was captured
+        module = torch_internals.graph_module(self.graph, graph)
+        if length == self.lengths[1]:  # it is as it was captured
             return module
         try:
             with torch.no_grad():
-                _Shapes(module).run(*task.fakes(self.batch, length))
+                _Shapes(module).run(*map(_on_meta, task.fakes(self.batch, length)))
         except Exception as error:
             raise Uncaptured(f"model: no graph for records of length {length}") from error
         return module
 
-    def _between(self, value: Any, other: Any, length: int) -> Any:
+    def _size(self, value: Any, other: Any, length: int) -> Any:
         """Return an operator's arguments for a length."""
         if isinstance(value, dict):
-            return {key: self._between(value[key], other[key], length) for key in value}
+            return {key: self._size(value[key], other[key], length) for key in value}
         if isinstance(value, list | tuple):
             parts = zip(value, other, strict=True)
-            return [self._between(part, part_of_other, length) for part, part_of_other in parts]
+            return [self._size(part, part_of_other, length) for part, part_of_other in parts]
         if type(value) is not int:
             return value
-        return size_between(value, other, self.batch, self.lengths, length)
+        return size_between(value, other, self.batch, (self.lengths[1], self.lengths[0]), length)
+
+
+_META = torch.device("meta")
+
+
+def _on_meta(value: Any) -> Any:
+    """Return a tensor's form on the device meta, and this device for another one."""
+    if isinstance(value, torch.device):
+        return _META
+    if isinstance(value, torch.Tensor):
+        return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=_META)
+    return value
 
 
 class _Shapes(fx.Interpreter):
-    """Notes what every operator gives, of tensors without values."""
+    """Notes what every operator gives, of tensors on the device meta.
+
+    Torch's own functions of shapes are the same there as in a trace, and cost a tenth.
+    """
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Return a constant's form."""
+        return _on_meta(super().get_attr(target, args, kwargs))
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """Return what an operator gives on the device meta, whatever device it names."""
+        kwargs = {name: _on_meta(value) for name, value in kwargs.items()}
+        return super().call_function(target, args, kwargs)
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
@@ -141,52 +209,38 @@ def find_axes(shapes: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) 
     return tuple((number, axis, size - first) for number, axis, size, _ in pairs)
 
 
-@torch.inference_mode(False)  # in which nothing has a gradient
-def capture_family(batch: Batch, watch: Watch, axes: Axes, met: Sequence[int]) -> Family:
-    """Return a graph for the lengths met, the batch's own last, and for others about them.
+def shortest_length(axes: Axes) -> int:
+    """Return the least length at which none of these axes is shorter than two."""
+    # At one, operators do something else.
+    return 2 - min(surplus for _, _, surplus in axes)
 
-    Raises `Uncaptured` where it is another graph for another length.
+
+@torch.inference_mode(False)  # in which nothing has a gradient
+def capture_family(
+    batch: Batch, watch: Watch, axes: Axes, first: tuple[fx.GraphModule, int], length: int
+) -> Family:
+    """Return a graph for the length that a batch has, which others can be made of.
+
+    first: the capture of few records of another length, and that length. Raises `Uncaptured` where
+    it is another graph for another length.
     """
-    # None of an axis is shorter than two: at one, operators do something else.
-    least = 2 - min(surplus for _, _, surplus in axes)
-    short = max(least, min(met) // 2)
-    error = Uncaptured("model: records of the least length have no graph in common with others")
-    # A table of positions may end before twice the length.
-    for longest in (2 * max(met), max(met)):
-        if short < met[-1]:
-            lengths = met[-1], short + _prime_from(longest - short + 1)
-            try:
-                return _capture_between(batch, watch, axes, short, lengths)
-            except Uncaptured as refusal:
-                error = refusal
-    raise error
+    task = _task(batch, axes)
+    graph_of_few, first_length = first
+    for prime in PRIMES:
+        if length % prime == 0 or first_length % prime == 0:
+            continue
+        try:
+            graph = capture_length(task, watch, prime, length)
+            other = check_agreement(graph, graph_of_few, prime, (length, first_length))
+        except Coincidence:
+            continue
+        return Family(axes, prime, (first_length, length), graph, other, length, length)
+    raise Uncaptured("model: no length of records is apart from their number")
 
 
 def _prime_from(number: int) -> int:
-    """Return the least prime that is not below a number above one.
-
-    As a difference of lengths: no stride, and nothing that lengths are rounded to, divides it.
-    """
+    """Return the least prime that is not below a number."""
+    number = max(2, number)
     while any(number % divisor == 0 for divisor in range(2, math.isqrt(number) + 1)):
         number += 1
     return number
-
-
-def _capture_between(
-    batch: Batch, watch: Watch, axes: Axes, short: int, lengths: tuple[int, int]
-) -> Family:
-    """Return a graph for any length from `short` to the second of two; a batch has the first."""
-    task = _task(batch, axes)
-    for prime in PRIMES:
-        if any(length % prime == 0 for length in (short, *lengths)):
-            continue
-        try:
-            graph, other = capture_twice(task, watch, prime, lengths)
-            family = Family(axes, prime, short, lengths, graph, other)
-            # what two lengths have in common by chance (a square, a branch) a third one has not
-            graph_of_few = capture_few(task, watch, short)
-            check_agreement(family.graph_of(task, short), graph_of_few, prime)
-            return family
-        except Coincidence:
-            continue
-    raise Uncaptured("model: no length of records is apart from their number")

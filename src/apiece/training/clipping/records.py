@@ -5,6 +5,7 @@ Inputs and targets are a tensor, or tuples, lists and dicts of them, records fir
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -279,7 +280,7 @@ class ClippedSum:
     def rejected(self) -> int:
         """How many records were not finite and so contributed zero; a private count."""
         # mostly nobody, which one sum shows; it may overflow, and then all are counted
-        if self.norms.sum().isfinite():
+        if math.isfinite(float(self.norms.sum())):
             return 0
         is_rejected = ~torch.isfinite(self.norms)
         return int(is_rejected.sum())

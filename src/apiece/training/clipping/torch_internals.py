@@ -203,6 +203,18 @@ def keep_node_notes() -> Iterator[None]:
         yield
 
 
+def graph_module(root: nn.Module | dict[str, Any], graph: torch.fx.Graph) -> torch.fx.GraphModule:
+    """Return a module of a graph, whose Python code is written only where the module is called.
+
+    `torch.fx._lazy_graph_module`: most graphs are read and interpreted, and writing one takes as
+    long as to prove it. Since 2.4.
+    """
+    from torch.fx import _lazy_graph_module
+
+    with _lazy_graph_module._use_lazy_graph_module(True):
+        return _lazy_graph_module._make_graph_module(root, graph)
+
+
 def map_leaves(function: Callable[[Any], Any], tree: Any) -> Any:
     """Return nested tuples, lists and dicts with `function` of each leaf.
 

@@ -162,7 +162,7 @@ def trace(
     with _at_work(tracer), torch_internals.mode_of(tensors[0]), tracer:
         results = function(*tensors)
     tracer.graph.output([None if result is None else tracer.node_of(result) for result in results])
-    return fx.GraphModule(tracer.constants, tracer.graph)
+    return torch_internals.graph_module(tracer.constants, tracer.graph)
 
 
 @contextlib.contextmanager

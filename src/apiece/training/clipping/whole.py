@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import fx
 
 from apiece.errors import UnsupportedError
 from apiece.training.clipping import torch_internals
@@ -73,8 +74,9 @@ def as_whole(clip: ClipBatch, arguments: Tensors, along: Sequence[bool], capacit
         ) from None
     tidy(graph)
     free_batch_size(graph, Sizes(size), next(iter(graph.graph.nodes)))
-    graph.recompile()
-    fast = torch.compile(graph, dynamic=True, fullgraph=True)
+    # one that is written as Python's code, which the compiler reads
+    module = fx.GraphModule(graph, graph.graph)
+    fast = torch.compile(module, dynamic=True, fullgraph=True)
 
     def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
         with warnings.catch_warnings():
