@@ -11,7 +11,7 @@ which a model is captured. The total is that of a run's first steps from the fir
 in a fresh process, plain and private in turn: the ratio of each pair's times, by the clock and by
 the processor, their median, the least and the largest. Of these runs is the longest single step
 after the first, in median steps of its run: the least over the runs, since others on the machine
-can only lengthen it.
+can only lengthen it. With `--before SRC` the engine of another checkout takes its turns too.
 
     python -m research.benchmarks.training --out research/results/training.json     # 12 minutes
 
@@ -173,22 +173,34 @@ def totals(name: str, who: str) -> dict[str, object]:
     return found
 
 
-def total(name: str, pairs: int, threads: int) -> dict[str, object]:
-    """Return the ratios of total times to the usual plain step's, from runs in turn."""
+def total(name: str, pairs: int, threads: int, before: Path | None = None) -> dict[str, object]:
+    """Return the ratios of total times to the usual plain step's, from runs in turn.
+
+    before: the folder `src` of another checkout, whose engine is "apiece, before".
+    """
     turns = random.Random(0)
-    order = [BASE, "apiece"]
+    sources: dict[str, Path | None] = {BASE: None, "apiece": None}
+    if before is not None:
+        sources["apiece, before"] = before
+    order = list(sources)
     runs: dict[str, list[dict[str, object]]] = {who: [] for who in order}
     for _ in range(pairs):
         turns.shuffle(order)
         for who in order:
-            runs[who].append(worker("total", name, who, str(threads), "0"))
+            contender = who.removesuffix(", before")
+            arguments = ("total", name, contender, str(threads), "0")
+            runs[who].append(worker(*arguments, source=sources[who]))
     found: dict[str, object] = {}
-    for steps in map(str, TOTALS[name]):
-        times = [[run[steps] for run in runs[who]] for who in (BASE, "apiece")]
-        found[steps] = {
-            clock: compared(*([taken[k] for taken in took] for took in times))
-            for k, clock in enumerate(Taken._fields)
-        }
+    for who in order:
+        if who == BASE:
+            continue
+        of_whom = found if who == "apiece" else found.setdefault(who, {})
+        for steps in map(str, TOTALS[name]):
+            times = [[run[steps] for run in runs[other]] for other in (BASE, who)]
+            of_whom[steps] = {
+                clock: compared(*([taken[k] for taken in took] for took in times))
+                for k, clock in enumerate(Taken._fields)
+            }
     found["longest later step, in median steps"] = {
         who: round(min(run["longest"] for run in some), 1) for who, some in runs.items()
     }
@@ -240,10 +252,16 @@ def _has(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
-def worker(*arguments: str) -> dict[str, object]:
-    """Run this file in a process of its own and return what it prints."""
+def worker(*arguments: str, source: Path | None = None) -> dict[str, object]:
+    """Run this file in a process of its own and return what it prints.
+
+    source: the folder from which the package is imported there; None for this process's own.
+    """
     command = [sys.executable, "-m", __spec__.name, "--worker", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = dict(os.environ)
+    if source is not None:
+        environment["PYTHONPATH"] = os.pathsep.join([str(source.resolve()), str(Path.cwd())])
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         return {"failed": done.stderr.strip().splitlines()[-1][:200]}
     found: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
@@ -271,6 +289,8 @@ def main() -> None:
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--scale", type=float, default=1.0, help="of the time spent on each model")
     parser.add_argument("--no-memory", action="store_true")
+    parser.add_argument("--no-steps", action="store_true", help="totals alone")
+    parser.add_argument("--before", type=Path, help="src of a checkout whose totals are taken too")
     parser.add_argument("--pairs", type=int, default=5, help="of runs whose total time is taken")
     parser.add_argument("--note", help="About the machine or the run, kept in the result.")
     parser.add_argument("--out", type=Path)
@@ -289,7 +309,7 @@ def main() -> None:
             name: worker("time", name, *chosen, str(threads), str(SECONDS[name] * options.scale))
             for name in options.models
         }
-        for threads in options.threads
+        for threads in ([] if options.no_steps else options.threads)
     }
     memory = {
         name: {who: worker("memory", name, who, "1", "0") for who in MEMORY if who in chosen}
@@ -300,7 +320,9 @@ def main() -> None:
     if options.note:
         info["note"] = options.note
     whole = {
-        str(threads): {name: total(name, options.pairs, threads) for name in options.models}
+        str(threads): {
+            name: total(name, options.pairs, threads, options.before) for name in options.models
+        }
         for threads in (options.threads if options.pairs else [])
     }
     results = {
