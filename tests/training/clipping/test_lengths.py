@@ -8,6 +8,8 @@ from torch.nn.utils import rnn
 from apiece.training import clip_and_sum
 from apiece.training.clipping import cache, graphs, lengths
 from apiece.training.clipping.cache import proof_of
+from apiece.training.clipping.front import batch_without_bounds
+from apiece.training.clipping.watch import Watch
 
 SIZE, WIDTH = 5, 4
 
@@ -186,6 +188,80 @@ def test_a_number_that_is_the_length_is_no_constant():
     for length in (8, 6, 7, 12, 11):
         assert apart(model, values(length)) < 1e-9
     assert families(model)[0] is not None
+
+
+def forms(graph):
+    """Return the shape, type and strides of what each operator of a graph gives."""
+
+    def form(value):
+        if isinstance(value, list | tuple):
+            return [form(part) for part in value]
+        if isinstance(value, torch.Tensor):
+            return tuple(value.shape), value.dtype, value.stride()
+        return value
+
+    nodes = graphs._ordered_nodes(graph.graph)
+    return [(str(node.target), form(node.meta.get("val"))) for node in nodes if node.op != "output"]
+
+
+class Pools(nn.Module):
+    """Pictures of any width, with max pooling, dropout and a constant."""
+
+    def __init__(self):
+        super().__init__()
+        self.convolution = nn.Conv2d(1, 3, 3, padding=1)
+        self.norm = nn.GroupNorm(1, 3)
+        self.last = nn.Linear(3, 1)
+
+    def forward(self, x):
+        x = nn.functional.max_pool2d(self.norm(self.convolution(x)), 2, stride=1)
+        x = nn.functional.dropout(x, 0.25, self.training) + torch.ones(1, dtype=x.dtype)
+        return self.last(x.mean((2, 3)))
+
+
+def pictures(length):
+    return torch.randn(SIZE, 1, 6, length).double()
+
+
+@pytest.mark.parametrize(("make", "batch"), [(Ragged, words), (Attends, values), (Pools, pictures)])
+def test_shapes_of_a_length_are_those_of_its_capture(make, batch):
+    model = make().double()
+    y = torch.randn(SIZE).double()
+    for length in (8, 6):
+        clip_and_sum(model, squares, batch(length), y, 0.05, method="proved")
+    (family,) = families(model)
+    task = lengths._task(batch_without_bounds(model, squares, batch(11), y), family.axes)
+    watch = Watch(model, squares)
+    traced = lengths.capture_length(task, watch, family.batch, 11)
+    assert forms(family.graph_of(task, 11)) == forms(traced)
+
+
+def test_pooling_has_channels_last_at_each_length():
+    torch.manual_seed(4)
+    model = Pools().double().eval()
+    for length in (8, 6, 10):
+        assert apart(model, pictures(length)) < 1e-9
+        (form,) = list(cache.ENGINES._stores[model].forms.values())[-1:]
+        graph = form.engine.program.module.graph
+        pooling = next(n for n in graph.nodes if "max_pool2d_with_indices.d" in str(n.target))
+        assert pooling.args[0].target is torch.ops.aten.clone.default
+
+
+class Tables(nn.Module):
+    """Positions up to a number, and another rule beyond."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, 1)
+
+    def forward(self, x):
+        return self.layer(x.sum(1) if x.shape[1] < 20 else x.mean(1))
+
+
+def test_beyond_what_lengths_have_in_common_each_is_captured():
+    model = Tables().double()
+    for length in (8, 6, 7, 9, 25, 7, 30, 12):
+        assert apart(model, values(length)) < 1e-9
 
 
 def test_each_length_is_proved_anew(monkeypatch):

@@ -4,9 +4,10 @@ Forms of batches that differ in one length alone (sequences padded to the longes
 graphs that differ in sizes alone. The captures of the first two lengths say how: each size is the
 same in both, or a record's share of it is s·length + c, with whole s and c. A third one, of a long
 length, must be the graph that the two say, and a fourth, of a short one, where a shorter length
-comes. Each batch of a new length takes one of these captures at most. From there on a graph for a
-length between costs none: its sizes are put in, torch says the shapes of all that it computes, and
-it is proved anew. What is proved is what runs, whatever the captures had in common.
+comes. Each batch of a new length takes one of these captures at most; the third length takes two
+where it is the shortest. From there on a graph for a length between costs none: its sizes are put
+in, torch says the shapes of all that it computes, and it is proved anew. What is proved is what
+runs, whatever the captures had in common.
 """
 
 from __future__ import annotations
@@ -133,9 +134,13 @@ class Family:
         module = torch_internals.graph_module(self.graph, graph)
         if length == self.lengths[1]:  # it is as it was captured
             return module
+        fakes = task.fakes(self.batch, length)
+        # these alone are on the model's device
+        for node, fake in zip(graph.find_nodes(op="placeholder"), fakes, strict=True):
+            node.meta["val"] = fake
         try:
             with torch.no_grad():
-                _Shapes(module).run(*map(_on_meta, task.fakes(self.batch, length)))
+                _Shapes(module).run(*map(_on_meta, fakes))
         except Exception as error:
             raise Uncaptured(f"model: no graph for records of length {length}") from error
         return module
@@ -167,7 +172,8 @@ def _on_meta(value: Any) -> Any:
 class _Shapes(fx.Interpreter):
     """Notes what every operator gives, of tensors on the device meta.
 
-    Torch's own functions of shapes are the same there as in a trace, and cost a tenth.
+    Torch's own functions of shapes are the same there as in a trace, which costs several times as
+    much.
     """
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -181,7 +187,7 @@ class _Shapes(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         result = super().run_node(n)
-        if n.op in ("placeholder", "call_function"):
+        if n.op == "call_function":
             n.meta["val"] = result
         return result
 
