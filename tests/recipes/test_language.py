@@ -93,7 +93,7 @@ def test_adapters_start_as_the_public_model_and_leave_it_alone() -> None:
         RECIPE.last_layers(adapted)(states), RECIPE.last_layers(model)(states)
     )
     trained = {name for name, value in adapted.named_parameters() if value.requires_grad}
-    assert len(trained) == 3
+    assert len(trained) == 1
     assert all("layers.2." in name and "lora_B" in name for name in trained)
     plan = RECIPE.plan(Budgets(np.full(8, 4.0), 1e-3))
     RECIPE.train(plan, adapted, states, tokens, plan.ids, seed=0)

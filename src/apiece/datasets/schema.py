@@ -266,9 +266,11 @@ class Schema:
             DataError: Where it holds anything else.
         """
         columns = data.get("columns")
-        if not isinstance(columns, dict) or not columns or not set(data) <= _KEYS:
+        extra = sorted(set(data) - _KEYS)
+        if not isinstance(columns, dict) or not columns or extra:
+            found = f"{', '.join(map(repr, extra))}: no part of a schema; " if extra else ""
             raise DataError(
-                f"schema {name}: it must hold tables [columns.NAME], before them maybe "
+                f"schema {name}: {found}it must hold tables [columns.NAME], before them maybe "
                 "person, rows_per_person and decimal, and nothing else"
             )
         settings: dict[str, Any] = {key: value for key, value in data.items() if key != "columns"}

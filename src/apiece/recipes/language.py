@@ -144,7 +144,8 @@ class LanguageRecipe:
     Args:
         layers: Last blocks that have adapters; the states before them are computed once.
         rank: Rank of an adapter.
-        modules: Linear layers of a block that have one, of `MODULES`.
+        modules: Linear layers of a block that have one, of `MODULES`. With the last one alone,
+            "down_proj", no gradient goes back through the block.
         length: Tokens of a row.
         rows_per_author: Rows of an author that join a step, at most.
         vocabulary: Tokens that the training loss tells apart: the first ones of the tokenizer, in
@@ -169,7 +170,7 @@ class LanguageRecipe:
 
     layers: int = 1
     rank: int = 4
-    modules: tuple[str, ...] = ("v_proj", "o_proj", "down_proj")
+    modules: tuple[str, ...] = ("down_proj",)
     length: int = 32
     rows_per_author: int = 2
     vocabulary: int = 4096
