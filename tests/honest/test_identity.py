@@ -645,6 +645,7 @@ EXEMPT = {
     "PrivateRegressor target": NO_ROWS,
     "Papers target": NO_ROWS,
     "Papers levels": NO_ROWS,
+    "describe_language_model levels": NO_ROWS,
     "Said levels": NO_ROWS,
     "plan_federation epsilon": A_GROUP,
     "charge ids": IDS,

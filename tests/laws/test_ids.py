@@ -23,7 +23,7 @@ from apiece.budgets.units import read_ids
 from apiece.datasets import Schema, read_table
 from apiece.errors import ApieceError, DataError, InputError
 from apiece.ledger import Ledger, LedgerFilter
-from apiece.ledger.codec import read_id
+from apiece.ledger.codec import parse_id
 from apiece.queries import register
 
 Ids = list[Any]
@@ -249,8 +249,8 @@ def test_an_id_that_numpy_would_cut_is_refused_and_changes_nobody(
      ("7.0", None), ("", None), (str(2**63), None), ("1_0", None)],
 )  # fmt: skip
 def test_a_text_stands_for_a_whole_number_in_one_way(text: str, whole: int | None) -> None:
-    assert read_id(text, "integer") == whole
-    assert read_id(text, "text") == text
+    assert parse_id(text, "integer") == whole
+    assert parse_id(text, "text") == text
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_what_is_written_is_read(people: sa.Connection) -> None:
         assert own["limit"].tolist() == [10 * block, 10 * block + 1]
         assert spent[block].tolist() == pairs(block, 7 * block, slack=block % 3).tolist()
     assert len(accounts.read_people(people, SALT, list(range(BLOCKS)))) == BLOCKS
-    assert [i.tolist() for i in accounts.read_ids(people, SALT, BLOCKS - 1)] == [
+    assert [i.tolist() for i in accounts.yield_ids(people, SALT, BLOCKS - 1)] == [
         [2 * BLOCKS - 2, 2 * BLOCKS - 1]
     ]
 
@@ -59,7 +59,7 @@ def test_a_block_is_replaced(people: sa.Connection) -> None:
 
 READS: list[Callable[[sa.Connection], Any]] = [
     lambda c: accounts.read_people(c, SALT, [1]),
-    lambda c: list(accounts.read_ids(c, SALT, 0)),
+    lambda c: list(accounts.yield_ids(c, SALT, 0)),
     lambda c: accounts.read_spent(c, SALT, [1]),
     lambda c: accounts.read_balances(c, SALT, np.array([codec.BLOCK])),
 ]

@@ -406,11 +406,11 @@ def _read_people(ledger: Ledger, data: Path, flags: Flags) -> Ids:
     """Return the ids of a table's people, as the ledger writes them."""
     from apiece.budgets.units import read_persons
     from apiece.datasets import read_table
-    from apiece.ledger.codec import read_ids
+    from apiece.ledger.codec import parse_ids
 
     texts = read_persons(read_table(data, make_dialect(flags)), flags["person"])
     people = list(dict.fromkeys(texts.tolist()))
-    ids, known = read_ids(people, ledger.id_kind)
+    ids, known = parse_ids(people, ledger.id_kind)
     if not known.all():
         strangers = [person for person, is_known in zip(people, known, strict=True) if not is_known]
         raise DataError(

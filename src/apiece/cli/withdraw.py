@@ -62,9 +62,9 @@ def command(ledger: str, person: str, as_json: bool) -> None:
 
 def find_account(ledger: Ledger, person: str) -> int | str:
     """Return the id that a text stands for; raise `DataError` where it can be nobody's."""
-    from apiece.ledger.codec import read_id
+    from apiece.ledger.codec import parse_id
 
-    account = read_id(person, ledger.id_kind)
+    account = parse_id(person, ledger.id_kind)
     if account is None:
         raise DataError(
             f"PERSON {person!r}: has no account; give a whole number, as this ledger's ids are"

@@ -257,9 +257,9 @@ def open_ledger(run: RunSettings) -> Ledger | None:
 
 def find_withdrawn(ledger: Ledger, ids: AnyArray) -> Mask:
     """Return whose ids (n,) withdrew, or do not permit the ledger's scope now."""
-    from apiece.ledger.codec import read_ids
+    from apiece.ledger.codec import parse_ids
 
-    ledger_ids, is_person = read_ids(ids.tolist(), ledger.id_kind)
+    ledger_ids, is_person = parse_ids(ids.tolist(), ledger.id_kind)
     # An id may stand in many rows, and is asked for once.
     persons, person_of_id = np.unique(ledger_ids, return_inverse=True)
     withdrawn = is_person.copy()

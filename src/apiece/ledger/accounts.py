@@ -110,7 +110,7 @@ def list_account_scopes(connection: sa.Connection) -> list[str]:
     return [scope for scope in list_scopes(connection) if is_account(scope)]
 
 
-def read_ids(connection: sa.Connection, salt: bytes, first_block: int) -> Iterator[Ids]:
+def yield_ids(connection: sa.Connection, salt: bytes, first_block: int) -> Iterator[Ids]:
     """Yield the ids of the blocks from `first_block` on."""
     rows = sa.select(PEOPLE).where(PEOPLE.c.block >= first_block)
     for row in read_pages(connection, rows, PEOPLE.c.block):

@@ -66,7 +66,7 @@ def require_canonical_ids(ids: Ids) -> None:
         )
 
 
-def read_id(text: str, kind: str | None) -> int | str | None:
+def parse_id(text: str, kind: str | None) -> int | str | None:
     """Return the one id that a text stands for; None for nobody's, as "07" among numbers."""
     if kind != "integer":
         return text
@@ -76,9 +76,9 @@ def read_id(text: str, kind: str | None) -> int | str | None:
     return number if -(2**63) <= number < 2**63 else None
 
 
-def read_ids(texts: Iterable[object], kind: str | None) -> tuple[Ids, Mask]:
+def parse_ids(texts: Iterable[object], kind: str | None) -> tuple[Ids, Mask]:
     """Return the ids that texts stand for, in a ledger of this kind, and which stand for one."""
-    ids = [read_id(str(text), kind) for text in texts]
+    ids = [parse_id(str(text), kind) for text in texts]
     known = np.array([person is not None for person in ids], dtype=bool)
     return normalize_ids([person for person in ids if person is not None], least=0), known
 

@@ -63,7 +63,7 @@ def enroll_consents(
         ...     ledger.reserve("q", ["ann", "bob"], 1.0, 40.0, scope={"purpose": "care"}).tolist()
         ['bob']
     """
-    ids, known = codec.read_ids(standing.ids, ledger.id_kind)
+    ids, known = codec.parse_ids(standing.ids, ledger.id_kind)
     if not known.all():
         raise DataError(
             f"consents: {int((~known).sum())} persons are no whole numbers, as this ledger's ids "

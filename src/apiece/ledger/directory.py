@@ -32,7 +32,7 @@ import sqlalchemy as sa
 
 from apiece._types import Ids, Integers
 from apiece.errors import DataError, StateError
-from apiece.ledger.accounts import read_ids
+from apiece.ledger.accounts import yield_ids
 from apiece.ledger.codec import BLOCK, REMEDY, compute_digest, find_kind
 
 # One column, or two for text: ids are ordered by the first, and told apart by both.
@@ -265,7 +265,7 @@ class Directory:
         runs = list(self._runs)
         kind = self.kind
         people_read = self.people
-        blocks = read_ids(connection, self._salt, self.people // BLOCK)
+        blocks = yield_ids(connection, self._salt, self.people // BLOCK)
         # People of the first block who are in the directory already.
         known = self.people % BLOCK
         while span := list(islice(blocks, SPAN)):

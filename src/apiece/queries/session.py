@@ -30,7 +30,7 @@ from apiece.errors import (
 from apiece.filters import Costs
 from apiece.ledger import Ledger
 from apiece.ledger.chain import check_new_id
-from apiece.ledger.codec import UNIT, make_terms, read_id, to_units
+from apiece.ledger.codec import UNIT, make_terms, parse_id, to_units
 from apiece.ledger.reports import SHARES, count_bins, cumulate_bins
 from apiece.queries.adjusting import make_consistent, make_rows
 from apiece.queries.declarations import Declarations
@@ -926,7 +926,7 @@ def _read_integers(ids: Texts) -> tuple[Integers, Mask]:
     integers[is_short] = pc.cast(short, pa.int64())
     is_integer = is_short.copy()
     for index in np.flatnonzero(~is_short).tolist():
-        integer = read_id(ids[index].as_py(), "integer")
+        integer = parse_id(ids[index].as_py(), "integer")
         if integer is not None:
             integers[index] = integer
             is_integer[index] = True

@@ -342,12 +342,12 @@ def _report_nobody(analysis_id: str, plans: list[BoundPlan]) -> AnalysisError:
 
 def _convert_ids(ledger: Ledger, plan: Plan) -> BoundPlan:
     """Return the plan with ids of the ledger's kind: numbers, where the ledger holds numbers."""
-    from apiece.ledger.codec import read_ids  # the ledger is an extra of its own
+    from apiece.ledger.codec import parse_ids  # the ledger is an extra of its own
 
     bound = BoundPlan.of(plan)
     if ledger.id_kind != "integer" or bound.ids.dtype.kind == "i":
         return bound
-    numbers, valid = read_ids(bound.ids.tolist(), "integer")
+    numbers, valid = parse_ids(bound.ids.tolist(), "integer")
     if not valid.all():
         raise InputError(
             f"ids: {int((~valid).sum())} of {valid.size} are not whole numbers as 7 is written, "
