@@ -240,3 +240,19 @@ def test_mistakes_with_an_offer(
     assert cli.run(["explain", *flags]) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_contributor_s_page_in_german(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "choose.html"
+    words = ["explain", *OFFER, "--strategy", "scale", "--page", str(path)]
+    assert cli.run([*words, "--language", "de"]) == 0
+    page = path.read_text()
+    assert '<html lang="de">' in page
+    assert "Was kein Budget abdeckt" in page
+    assert "What no budget covers" not in page
+    assert cli.run([*words, "--language", "fr"]) == 2
+    assert "--language = 'fr': must be en or de" in capsys.readouterr().err
+    assert cli.run(["explain", "--epsilon", "1", "--delta", "1e-5", "--language", "de"]) == 2
+    assert "--language: goes with --groups" in capsys.readouterr().err

@@ -2,17 +2,23 @@
 
 import json
 import re
+import tomllib
+from html import unescape
 from pathlib import Path
 
 import pytest
 
-from apiece.contract import Choices
+from apiece import reporting
+from apiece.contract import Choices, explain
+from apiece.contract.explain import LIMITS, Participation
 from apiece.errors import InputError
 from apiece.reporting import Report
+from apiece.reporting.catalogue import LANGUAGES, translate
 from apiece.reporting.pages import contributor_page
 from tests.browser import loads, needs_browser, opened
 from tests.sample_choices import sample_choices
 
+PAGES = Path(reporting.__file__).parent
 HOSTILE = "weak</script><b>\u202e"
 # Clicks through all combinations and writes down what the page then says.
 CLICKS = """<script>
@@ -136,3 +142,55 @@ def test_a_page_without_others_works(tmp_path: Path) -> None:
     assert console == []
     right = still.outcomes[0].explanation.frequencies.right
     assert f'<b id="right">{right}</b>' in dom
+
+
+def texts_of(html: str) -> str:
+    """Return what a page says, its tags left out and its script's words with it."""
+    return unescape(re.sub(r"<(?!/script>|script)[^>]*>", "", html))
+
+
+def test_every_text_of_the_page_is_in_every_language() -> None:
+    choices_by_strategy = {
+        strategy: sample_choices(("strict", "weak"), (strategy,))
+        for strategy in ("scale", "epochs", "sample", "hybrid", "allocate")
+    }
+    still = sample_choices(("strict", "weak"), ("scale",), moves=False)
+    entries = tomllib.loads((PAGES / "catalogue.toml").read_text(encoding="utf-8"))["text"]
+    of_the_page = [e for e in entries if e["of"].startswith("choose.") or e["of"] in LIMITS]
+    assert len(of_the_page) > 40
+    for language in LANGUAGES:
+        shown = "".join(
+            texts_of(contributor_page(choices, language=language).html)
+            for choices in (*choices_by_strategy.values(), still)
+        )
+        for entry in of_the_page:
+            if "{" not in entry[language]:
+                assert entry[language] in shown, f"never shown in {language}: {entry['of']}"
+
+
+def test_a_german_page_has_no_english_and_the_same_counts(found: Choices, page: Report) -> None:
+    german = contributor_page(found, "hybrid", "de").html
+    assert '<html lang="de">' in german
+    counts = re.findall(r"<td>(\d+) \((\d+)\)</td>", page.html)
+    assert re.findall(r"<td>(\d+) \((\d+)\)</td>", german) == counts
+    for words in ("people", "the others", "attacker", "budget means", "What is"):
+        assert words not in texts_of(german)
+    assert "1 zu 100.000" in german
+    with pytest.raises(InputError, match="language"):
+        contributor_page(found, "hybrid", "fr")
+
+
+@pytest.mark.parametrize("taking_part", [None, Participation(3, 40, True, 0),
+                                         Participation(2, 40, False, 5)])  # fmt: skip
+@pytest.mark.parametrize("delta", [0.0, 1e-5])
+def test_every_sentence_of_an_explanation_is_in_the_catalogue(
+    delta: float, taking_part: Participation | None
+) -> None:
+    explanation = explain(1.0, delta, taking_part=taking_part)
+    for sentence in (*explanation.sentences, *explanation.limits):
+        assert translate(sentence, "en") == sentence
+        german = translate(sentence, "de")
+        numbers = sorted(re.findall(r"\d[\d,]*", sentence))
+        assert sorted(re.findall(r"\d[\d.]*(?<!\.)", german)) == sorted(
+            number.strip(",").replace(",", ".") for number in numbers
+        )

@@ -20,6 +20,7 @@ import yaml
 
 from apiece import report
 from apiece.contract import explain
+from apiece.contract.explain import LIMITS
 from apiece.errors import DataError, InputError, UnsupportedError
 from apiece.jobs import Run, statement_of
 from apiece.jobs.statement import (
@@ -197,7 +198,8 @@ def test_the_catalogue_has_every_sentence_in_every_language() -> None:
         assert set(entry) == {"of", *LANGUAGES}, entry
         fields = [set(re.findall(r"{(\w+)}", entry[name])) for name in LANGUAGES]
         assert fields[0] == fields[1], entry
-        if "{" not in entry["de"] and not entry["of"].startswith("card."):
+        is_elsewhere = entry["of"].startswith(("card.", "choose.")) or entry["of"] in LIMITS
+        if "{" not in entry["de"] and not is_elsewhere:
             assert any(entry["de"] in line for line in shown["de"]), f"never shown: {entry['of']}"
     assert len({entry["of"] for entry in entries}) == len(entries)
 

@@ -28,7 +28,7 @@ from apiece.cli._command import (
 )
 from apiece.contract import Explanation, choices, explain
 from apiece.contract.explain import count_participation
-from apiece.errors import InputError, together, unknown
+from apiece.errors import InputError, OptionError, together, unknown
 from apiece.mechanisms.algebra import from_dict
 
 EXAMPLE = """
@@ -81,6 +81,7 @@ MAX_NAMES = 8
 @option("--strategy", help="How budgets will be kept: scale, sample, hybrid, allocate or epochs.")
 @option("--excess", help="Bound Δ̄ on the excess risk; with --strategy hybrid.")
 @option("--noise", help="independent or correlated (fixed batches); with --groups.")
+@option("--language", help="en or de: of the contributor's page; with --groups.  [default: en]")
 @option("--json")
 def command(
     consent: bool, purpose: str | None, figure: Path | None, as_json: bool, **flags: Any
@@ -101,10 +102,11 @@ def command(
         offer = {name: flags[name] for name in (*OFFER, "delta")}
         noise = _read_noise(flags["noise"])
         strategy = _read_strategy(flags["strategy"], flags["excess"])
-        _write_page(offer, flags["levels"], strategy, noise, as_json)
+        language = _read_language(flags["language"])
+        _write_page(offer, flags["levels"], strategy, noise, language, as_json)
         return
     refuse_given(
-        (*OFFER, "strategy", "excess", "noise"),
+        (*OFFER, "strategy", "excess", "noise", "language"),
         "goes with --groups; leave it out, or give --groups and --page",
     )
     if purpose is not None and not consent:
@@ -130,6 +132,16 @@ def command(
     document = explanation.to_dict() | {"consent": explanation.consent()}
     text = explanation.consent(purpose) if consent else format_explanation(explanation)
     emit(as_json, document, text)
+
+
+def _read_language(language: str | None) -> str:
+    """Return the language of the page; English where none is given."""
+    # As late as the page itself, which needs another extra.
+    from apiece.reporting.catalogue import LANGUAGES
+
+    if language not in (None, *LANGUAGES):
+        raise OptionError(f"--language = {language!r}: must be {' or '.join(LANGUAGES)}")
+    return language or LANGUAGES[0]
 
 
 def _read_noise(kind: str | None) -> Correlated | None:
@@ -158,6 +170,7 @@ def _write_page(
     levels: str | None,
     strategy: Strategy,
     noise: Correlated | None,
+    language: str,
     as_json: bool,
 ) -> None:
     """Write the contributor's page of the budgets on offer."""
@@ -186,7 +199,7 @@ def _write_page(
             noise=noise,
             progress=show_progress,
         )
-    contributor_page(computed).save(page)
+    contributor_page(computed, language=language).save(page)
     line = f"wrote {page}: {len(computed.names)} budgets, kept by {strategy.name}"
     emit(as_json, computed.to_dict(), line)
 

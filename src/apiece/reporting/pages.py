@@ -21,7 +21,7 @@ from apiece._types import Json
 from apiece.contract import Choices
 from apiece.contract.choices import Outcome
 from apiece.errors import unknown
-from apiece.reporting.catalogue import LANGUAGES
+from apiece.reporting.catalogue import LANGUAGES, localize, translate
 from apiece.reporting.closing import release_title, spent_text
 from apiece.reporting.sections import (
     EDITIONS,
@@ -42,30 +42,8 @@ if TYPE_CHECKING:
     from apiece.jobs.trained import Asked, Interval
     from apiece.plan import Plan
 
-# What each strategy does to a contributor, in their words.
-_WAYS = {
-    "scale": (
-        "Everyone is used equally often, and the smaller your budget, the less weight your data "
-        "have. What the others choose changes nothing for you."
-    ),
-    "epochs": (
-        "The smaller your budget, the fewer passes over the data you take part in. What the others "
-        "choose changes nothing for you."
-    ),
-    "sample": (
-        "The smaller your budget, the less often your data are used. How often depends on what "
-        "the others choose: so does what an attacker can do."
-    ),
-    "hybrid": (
-        "As Sample, but what the others choose may make an attacker right about at most {most} "
-        "more of 1,000 people than if everybody had your budget."
-    ),
-    "allocate": (
-        "The smaller your budget, the less often your data are used: in a whole number of steps, "
-        "drawn at random. The number depends on what the others choose. It is rounded down, which "
-        "may leave part of your budget unused: that costs the result accuracy, and you nothing."
-    ),
-}
+# Strategies whose way with a contributor the catalogue of texts says.
+_WAYS = ("scale", "epochs", "sample", "hybrid", "allocate")
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +213,9 @@ def _write_share(share: Interval | None) -> str:
     return f"{100 * share.value:.1f} % [{100 * share.lower:.1f}, {100 * share.upper:.1f}]"
 
 
-def contributor_page(choices: Choices, strategy: str | None = None) -> Report:
+def contributor_page(
+    choices: Choices, strategy: str | None = None, language: str = LANGUAGES[0]
+) -> Report:
     """Return the page on which a contributor picks a budget and sees what it means."""
     # The strategy is the steward's to choose, and so the page has one: the first of the choices
     # unless it is named. Where what the others choose changes nothing, they are not asked about.
@@ -250,25 +230,40 @@ def contributor_page(choices: Choices, strategy: str | None = None) -> Report:
     if not outcomes:
         names = tuple(dict.fromkeys(outcome.strategy for outcome in choices.outcomes))
         raise unknown("strategy", strategy, names)
+    say = partial(_say_in, language)
     shares = zip(choices.names, choices.shares, strict=True)
-    expected = ", ".join(f"{share:.0%} “{plain(name)}”" for name, share in shares)
-    others: list[tuple[int | None, str]] = [(None, f"as is expected: {expected}")]
+    expected = [
+        say("choose.share", share=f"{100 * share:.0f}", name=plain(name)) for name, share in shares
+    ]
+    others: list[tuple[int | None, str]] = [
+        (None, say("choose.expected", shares=", ".join(expected)))
+    ]
     for position, name in enumerate(choices.names):
-        others.append((position, f"all others choose “{plain(name)}”"))
+        others.append((position, say("choose.all-others", name=plain(name))))
     if not _depends_on_others(choices, outcomes):
-        others = [(None, "whatever they choose")]
+        others = [(None, say("choose.whatever-they"))]
     template = environment().get_template("contributor.html.j2")
     html = template.render(
         choices=choices,
         strategy=strategy,
-        way=_WAYS.get(strategy, "").format(most=choices.most),
+        language=language,
+        say=say,
+        records=localize(f"{choices.records:,}", language),
+        epsilons=[localize(shown(promise.epsilon), language) for promise in choices.promises],
+        bound=None if choices.bound is None else localize(shown(choices.bound), language),
+        way=say(f"choose.way-{strategy}", most=choices.most) if strategy in _WAYS else "",
         others=others,
         outcomes=outcomes,
         guaranteed=[choices.guaranteed(budget, strategy) for budget in range(len(choices.names))],
-        chances=[write_chance(promise.delta, LANGUAGES[0]) for promise in choices.promises],
-        data=_list_counts(choices, strategy, outcomes),
+        chances=[write_chance(promise.delta, language) for promise in choices.promises],
+        data=_list_counts(choices, strategy, outcomes, language),
     )
     return Report(html)
+
+
+def _say_in(language: str, text: str, **values: object) -> str:
+    """Return a text of the catalogue, or a sentence of an explanation, in a language."""
+    return translate(text, language, **{name: str(value) for name, value in values.items()})
 
 
 def _depends_on_others(
@@ -283,18 +278,26 @@ def _depends_on_others(
 
 
 def _list_counts(
-    choices: Choices, strategy: str, outcomes: Mapping[tuple[int, int | None], Outcome]
+    choices: Choices,
+    strategy: str,
+    outcomes: Mapping[tuple[int, int | None], Outcome],
+    language: str,
 ) -> Json:
-    """Return the counts that the page's script looks up, by the keys that it makes."""
+    """Return the counts that the page's script looks up, by the keys that it makes, and words."""
     counts = {}
     for (budget, others), outcome in outcomes.items():
         key = "" if others is None else others
         counts[f"{budget} {key}"] = {
             "right": outcome.explanation.frequencies.right,
             "more": outcome.more,
-            "sentences": [plain(sentence) for sentence in outcome.sentences],
+            "sentences": [plain(translate(sentence, language)) for sentence in outcome.sentences],
         }
     budgets = range(len(choices.names))
     guaranteed = [choices.guaranteed(budget, strategy) for budget in budgets]
     promised = [promise.frequencies.right for promise in choices.promises]
-    return {"outcomes": counts, "guaranteed": guaranteed, "promised": promised}
+    words = {
+        "excess": translate("choose.excess", language, more="{more}"),
+        "none": translate("choose.no-excess", language),
+        "field": translate("choose.field", language, more="{more}"),
+    }
+    return {"outcomes": counts, "guaranteed": guaranteed, "promised": promised, "words": words}
