@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 BOUNDS = "column=LOW:HIGH, as in income=0:200000"
 # The bounds of a column of dates.
 _DATES = re.compile(r"(?P<name>.+)=(?P<first>\d{4}-\d\d-\d\d):(?P<last>\d{4}-\d\d-\d\d)")
+# The bounds of a column in one group of another.
+_GROUP_BOUNDS = re.compile(r"(?P<name>.+)\[(?P<by>[^\[\]=]+)=(?P<value>.+)\]")
 KINDS = "column=numeric, text, date or boolean, as in city=text"
 # The parameters of these options.
 DECLARING = (
@@ -45,7 +47,8 @@ def add_declaring_options(command: object) -> Any:
         option(
             "--bounds",
             multiple=True,
-            help="Range of a column, as column=LOW:HIGH, numbers or dates; repeatable.",
+            help="Range of a column, as column=LOW:HIGH, numbers or dates; of a group, as "
+            "pay[job=clerk]=LOW:HIGH; repeatable.",
         ),
         option(
             "--values",
@@ -89,6 +92,7 @@ def declare_table(flags: Flags) -> Schema:
         if not _DATES.fullmatch(text)
     ]
     bounds = make_dict("--bounds", intervals)
+    by_group = _take_group_bounds(bounds)
     matches = [match for text in flags["bounds"] if (match := _DATES.fullmatch(text))]
     periods = make_dict(
         "--bounds", [(match["name"], (match["first"], match["last"])) for match in matches]
@@ -108,6 +112,10 @@ def declare_table(flags: Flags) -> Schema:
     for name, (first, last) in periods.items():
         declared = schema.columns.get(name)
         columns[name] = _declare_dates(name, declared, first, last, values.get(name, ()))
+    for name, groups in by_group.items():
+        columns[name] = _declare_group_bounds(
+            name, columns.get(name, schema.columns.get(name)), groups
+        )
     return schema.declare(
         columns,
         person=flags["person"],
@@ -151,6 +159,33 @@ def _declare_column(
         if declared is None:
             return Categorical(values)
         return replace(declared, values=values)
+    except DataError as error:
+        raise DataError(f"column {name!r}: {error}") from None
+
+
+def _take_group_bounds(
+    bounds: dict[str, tuple[float, float]],
+) -> dict[str, dict[str, dict[str, tuple[float, float]]]]:
+    """Remove the bounds of groups from those of columns; return them by column and grouping."""
+    by_group: dict[str, dict[str, dict[str, tuple[float, float]]]] = {}
+    for text in list(bounds):
+        match = _GROUP_BOUNDS.fullmatch(text)
+        if match is not None:
+            groups = by_group.setdefault(match["name"], {}).setdefault(match["by"], {})
+            groups[match["value"]] = bounds.pop(text)
+    return by_group
+
+
+def _declare_group_bounds(
+    name: str, column: Column | None, groups: dict[str, dict[str, tuple[float, float]]]
+) -> Column:
+    """Return a column of numbers with narrower bounds of some groups."""
+    from apiece.datasets import Numeric
+
+    if not isinstance(column, Numeric):
+        raise InputError(f"--bounds {name}[…]: give the bounds of all too, as {name}=LOW:HIGH")
+    try:
+        return replace(column, by_group=groups)
     except DataError as error:
         raise DataError(f"column {name!r}: {error}") from None
 

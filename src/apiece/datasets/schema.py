@@ -31,6 +31,9 @@ from apiece.datasets.cells import (
 )
 from apiece.errors import DataError, InputError, unknown
 
+# A column, and some of its groups with low and high: of at most one column.
+GroupBounds = tuple[tuple[str, tuple[tuple[Value, float, float], ...]], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Numeric:
@@ -47,15 +50,19 @@ class Numeric:
         values: Numbers that questions may group by; training does not use them.
         knots: Points of the curve that training fits in place of a straight line, at least 2: they
             lie evenly between lower and upper, on the scale. 0 for a straight line.
+        by_group: {"job": {"clerk": (0, 5e4)}}: narrower bounds of groups of one other column, in
+            questions that are grouped by it. Groups that are not named have the column's own.
 
     Raises:
         DataError: Unless lower < upper, both finite or both left out, and for "log" lower at least
-            0; for a value that is given twice, and for another number of knots.
+            0; for a value that is given twice, for another number of knots, and for bounds of a
+            group that are not within the column's.
 
     Example:
         >>> from apiece.datasets import Numeric
         >>> Numeric(30.0, 200.0, missing=True)
-        Numeric(lower=30.0, upper=200.0, scale='linear', missing=('',), values=(), knots=0)
+        Numeric(lower=30.0, upper=200.0, scale='linear', missing=('',), values=(), knots=0, \
+by_group=())
     """
 
     lower: float = -math.inf
@@ -64,6 +71,7 @@ class Numeric:
     missing: Missing = ()
     values: Sequence[Value] = ()
     knots: int = 0
+    by_group: GroupBounds | Mapping[str, Mapping[Any, Sequence[float]]] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "knots", check_knots(self.knots))
@@ -82,6 +90,39 @@ class Numeric:
                 f"lower = {self.lower:g} with scale = 'log', which is for amounts from 0 up; give "
                 'a lower end of at least 0, or scale = "linear"'
             )
+        object.__setattr__(self, "by_group", self._read_group_bounds(self.by_group))
+
+    def _read_group_bounds(self, by_group: Any) -> GroupBounds:
+        """Return the bounds of groups, checked; raise `DataError` for others."""
+        if not isinstance(by_group, Mapping):
+            by_group = {column: {v: ends for v, *ends in groups} for column, groups in by_group}
+        if len(by_group) > 1 or (by_group and not self.has_range):
+            raise DataError(
+                "by_group: is of the groups of one column, within lower and upper; give these, and "
+                "bounds as in {'job': {'clerk': (0, 5e4)}}"
+            )
+        read = []
+        for column, groups in by_group.items():
+            bounds = []
+            for value, ends in groups.items():
+                label = f"by_group, {column} {value!r}"
+                if not isinstance(ends, Sequence) or len(ends) != 2:
+                    raise DataError(f"{label}: {ends!r} is not low and high; give both")
+                low, high = (_check.finite(label, end, error=DataError) for end in ends)
+                if not self.lower <= low < high <= self.upper:
+                    raise DataError(
+                        f"{label}: {low:g} to {high:g} is not within {self.lower:g} to "
+                        f"{self.upper:g}; give bounds within the column's"
+                    )
+                bounds.append((value, low, high))
+            read.append((str(column), tuple(bounds)))
+        return tuple(read)
+
+    @property
+    def group_bounds(self) -> GroupBounds:
+        """The bounds of groups, as they were read."""
+        assert not isinstance(self.by_group, Mapping)
+        return self.by_group
 
     @property
     def has_range(self) -> bool:
@@ -444,7 +485,7 @@ _KINDS: Final[dict[str, type[Column]]] = {
 # What a schema's file may hold at its top.
 _KEYS: Final = {"columns", "person", "rows_per_person", "decimal"}
 # Settings that a file leaves out where they say nothing.
-_OPTIONAL: Final = {"values", "knots"}
+_OPTIONAL: Final = {"values", "knots", "by_group"}
 # The two ends of a range.
 _ENDS: Final = {"lower", "upper"}
 
@@ -486,7 +527,9 @@ def _write_column(column: Column) -> Json:
         says_nothing = attribute.name in _OPTIONAL and not value
         if says_nothing or (attribute.name in _ENDS and not has_range):
             continue
-        if isinstance(value, tuple):
+        if attribute.name == "by_group":
+            value = {name: {str(v): ends for v, *ends in groups} for name, groups in value}
+        elif isinstance(value, tuple):
             value = list(value)
         elif isinstance(value, datetime.date):
             value = value.isoformat()

@@ -21,6 +21,8 @@ from apiece.datasets.schema import Boolean, Numeric, Schema, Skip, Text
 from apiece.errors import DataError, InputError, as_given, unknown
 from apiece.tables.values import ISO, Declared, moment_of, text_of
 
+# (value, low, high) of some groups.
+GroupBounds = tuple[tuple[str | float, float, float], ...]
 KINDS: Final = ("numeric", "text", "date", "boolean")
 # The largest bound, and the inverse of the smallest distance of two: so no estimate from any noisy
 # sums overflows.
@@ -67,6 +69,8 @@ class Declarations:
     decimal: str = "."
     # Column of kind date → its first and last moment, in microseconds since 1970.
     periods: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    # Column → another one, and (value, low, high) of some of its groups.
+    group_bounds: Mapping[str, tuple[str, GroupBounds]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         bounds = {}
@@ -105,6 +109,23 @@ class Declarations:
         set_field(self, "missing", missing)
         set_field(self, "formats", dict(self.formats))
         set_field(self, "periods", dict(self.periods))
+        set_field(self, "group_bounds", dict(self.group_bounds))
+        for name, (by, members) in self.group_bounds.items():
+            self._check_group_bounds(name, by, members)
+
+    def _check_group_bounds(self, name: str, by: str, members: GroupBounds) -> None:
+        """Refuse bounds of groups that are not declared, or of one group twice."""
+        if by not in self.groups:
+            raise InputError(
+                f"bounds of {name!r} by {by!r}: the groups of {by!r} are not declared; declare them"
+            )
+        declared = self.declared(by)
+        places = [declared.position(value) for value, _, _ in members]
+        if -1 in places:
+            value = members[places.index(-1)][0]
+            raise unknown(f"group of {by!r}", value, [*map(str, declared.values)])
+        if len(set(places)) < len(places):
+            raise InputError(f"bounds of {name!r} by {by!r}: a group has two; give each once")
 
     @classmethod
     def from_schema(cls, schema: Schema) -> Declarations:
@@ -119,12 +140,15 @@ class Declarations:
         missing: dict[str, Sequence[str | float]] = {}
         formats: dict[str, str] = {}
         periods: dict[str, tuple[int, int]] = {}
+        group_bounds: dict[str, tuple[str, GroupBounds]] = {}
         for name, column in schema.columns.items():
             if name == schema.person or isinstance(column, Skip):
                 continue
             match column:
                 case Numeric() if column.has_range:
                     bounds[name] = (column.lower, column.upper)
+                    for by, members in column.group_bounds:
+                        group_bounds[name] = (by, members)
                 case Numeric():
                     kinds[name] = "numeric"
                 case Date():
@@ -153,6 +177,7 @@ class Declarations:
             formats=formats,
             decimal=schema.decimal,
             periods=periods,
+            group_bounds=group_bounds,
         )
 
     def write_example(
@@ -190,6 +215,10 @@ class Declarations:
             arguments.append(f"{'' if kind is None else 'values='}{list(values)!r}")
         if column in self.missing:
             arguments.append(f"missing={list(self.missing[column])!r}")
+        if column in self.group_bounds and bounds is not None:
+            by, members = self.group_bounds[column]
+            groups = {value: (low, high) for value, low, high in members}
+            arguments.append(f"by_group={ {by: groups}!r}")
         return f"{name}({', '.join(arguments)})"
 
     def require_person(self) -> None:
@@ -234,7 +263,7 @@ class Declarations:
         del terms["periods"]
         if self.decimal == ".":
             del terms["decimal"]
-        for name in ("missing", "formats"):
+        for name in ("missing", "formats", "group_bounds"):
             if not terms[name]:
                 del terms[name]
         return terms

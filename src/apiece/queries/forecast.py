@@ -58,7 +58,8 @@ def forecast_width(part: Part, rows: int) -> Width:
         part: The statistic with its noise.
         rows: Made-up rows of a group, for statistics whose width depends on rows.
     """
-    question = part.question
+    # Where bounds differ by group, the widest.
+    question = part.question.widest
     aggregate = question.query.aggregate
     if question.grid is not None:
         return Width(_forecast_quantile(part, rows), rows)
@@ -107,7 +108,7 @@ def range_of(part: Part, rows: int) -> float:
 
     Of a sum it is the sum of so many of the largest values.
     """
-    question = part.question
+    question = part.question.widest
     match question.query.aggregate:
         case "count" | "distinct" | "histogram":
             return float(rows)

@@ -7,6 +7,7 @@ no SQL in it: `scan` says how a question is counted. No part of it depends on a 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -26,6 +27,7 @@ from apiece.queries.expressions import (
     Combined,
     Compare,
     Condition,
+    Constant,
     Expression,
     Lacking,
     Literal,
@@ -162,6 +164,25 @@ class Question:
     terms: Json = field(repr=False)
     # Values of the column whose distinct values are counted; 1 for other questions.
     values: int = 1
+    # The measures of each group, where bounds differ by group; sums are then of values that are
+    # scaled by their own group's bounds.
+    group_measures: tuple[tuple[Measure, ...], ...] = ()
+
+    def take_group(self, number: int) -> Question:
+        """Return the question with the bounds of one group."""
+        if not self.group_measures:
+            return self
+        return replace(self, measures=self.group_measures[number])
+
+    @property
+    def widest(self) -> Question:
+        """The question with the bounds of the group that has the widest."""
+        is_sum = self.query.aggregate == "sum"
+        sizes = [
+            math.prod(m.largest if is_sum else m.half for m in measures)
+            for measures in self.group_measures
+        ]
+        return self.take_group(int(np.argmax(sizes))) if sizes else self
 
     @property
     def cell_count(self) -> int:
@@ -228,6 +249,8 @@ def resolve(query: ParsedQuery, declarations: Declarations, source: str = "") ->
     person brings.
     """
     query = settle_query(query, declarations)
+    bounds = _find_group_bounds(query, declarations)
+    query = _scale_by_group(query, bounds, declarations)
     is_distinct = query.aggregate == "distinct"
     persons = query.counted == "persons" or is_distinct
     view = make_view(query, declarations)
@@ -238,6 +261,17 @@ def resolve(query: ParsedQuery, declarations: Declarations, source: str = "") ->
     elif not is_distinct:
         measures = tuple(Measure.from_view(column, view) for column in query.columns)
     groups = _combine_groups(query, view)
+    group_measures: tuple[tuple[Measure, ...], ...] = ()
+    if bounds and _is_scaled(query):
+        # What is added up lies in [−1, 1] in every group, whatever the bounds are.
+        group_measures = tuple(
+            tuple(
+                bounds[m.name].find_measure(labels, m.name) if m.name in bounds else m
+                for m in measures
+            )
+            for labels in groups
+        )
+        measures = tuple(Measure(m.name, -1, 1) if m.name in bounds else m for m in measures)
     rows = count_rows(query, declarations)
     values = math.prod(len(view.groups_of(column)) for column in query.columns if is_distinct)
     if len(groups) * values > GROUPS:
@@ -264,7 +298,84 @@ def resolve(query: ParsedQuery, declarations: Declarations, source: str = "") ->
         rows=min(rows, len(groups) * values) if persons else rows,
         terms={"query": query.text, "schema": _describe_schema(view), "source": source},
         values=values,
+        group_measures=group_measures,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _BoundsByGroup:
+    """Bounds of a column that differ by the groups of another one."""
+
+    by: str
+    # Of groups that are not named.
+    whole: tuple[float, float]
+    # Texts of groups → low and high.
+    members: dict[str, tuple[float, float]]
+    # Low and high → groups, as literals.
+    literals: dict[tuple[float, float], tuple[Literal, ...]]
+
+    def find_measure(self, labels: Json, name: str) -> Measure:
+        """Return the measure of a group; of one that is not named, with the column's own bounds."""
+        return Measure(name, *self.members.get(str(text_of(labels[self.by])), self.whole))
+
+
+def _find_group_bounds(query: ParsedQuery, declarations: Declarations) -> dict[str, _BoundsByGroup]:
+    """Return the bounds of columns that differ by a column that the query is grouped by."""
+    found: dict[str, _BoundsByGroup] = {}
+    for column in dict.fromkeys(query.columns):
+        by, members = declarations.group_bounds.get(column, ("", ()))
+        if column in query.derived or by not in query.by or by in query.derived:
+            continue
+        declared = declarations.declared(by)
+        ends_of_text: dict[str, tuple[float, float]] = {}
+        literals: dict[tuple[float, float], tuple[Literal, ...]] = {}
+        for value, low, high in members:
+            group = declared.values[declared.position(value)]
+            ends_of_text[str(text_of(group))] = (low, high)
+            number = number_of(group)
+            literal: Literal = str(text_of(group)) if number is None else float(number)
+            literals[low, high] = (*literals.get((low, high), ()), literal)
+        whole = declarations.bounds_of(column)
+        found[column] = _BoundsByGroup(by, whole, ends_of_text, literals)
+    return found
+
+
+def _is_scaled(query: ParsedQuery) -> bool:
+    """Return whether bounds of groups scale what is added up; else they only clamp it."""
+    return query.aggregate == "sum" or _has_moments(query)
+
+
+def _scale_by_group(
+    query: ParsedQuery, bounds: Mapping[str, _BoundsByGroup], declarations: Declarations
+) -> ParsedQuery:
+    """Return a query of columns that are clamped, and maybe scaled, by their group's bounds."""
+    if not bounds or query.aggregate in ("count", "distinct", "discover"):
+        return query
+    derived = dict(query.derived)
+    for column, own in bounds.items():
+
+        def adapt(ends: tuple[float, float], column: str = column) -> Expression:
+            measure = Measure(column, *ends)
+            clamped = Call("clamp", (Cell(column), *map(_make_constant, ends)))
+            if not _is_scaled(query):
+                return clamped
+            # A sum of scaled values is multiplied by what they were divided by.
+            if query.aggregate == "sum":
+                return Call("/", (clamped, _make_constant(measure.largest)))
+            shifted = Call("-", (clamped, _make_constant(measure.middle)))
+            return Call("/", (shifted, _make_constant(measure.half)))
+
+        branches = tuple(
+            (Compare(own.by, "in", literals), adapt(ends))
+            for ends, literals in own.literals.items()
+        )
+        choice = Choice(branches, adapt(own.whole))
+        derived[column] = bind_expression(choice, declarations)
+    return replace(query, derived=derived)
+
+
+def _make_constant(value: float) -> Constant:
+    return Constant(value, "numeric")
 
 
 def settle_query(query: ParsedQuery, declarations: Declarations) -> ParsedQuery:

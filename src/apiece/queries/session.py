@@ -579,8 +579,8 @@ class Session:
             steps = [value + next(noise) for value in sums.get(cell, zeros)]
             noisy.append([float(step) * part.grid for step in steps])
         return [
-            estimate(part.question, values, part.scale, part.pure)
-            for values in np.array(noisy).reshape(shape)
+            estimate(part.question.take_group(number), values, part.scale, part.pure)
+            for number, values in enumerate(np.array(noisy).reshape(shape))
         ]
 
     def _draw_groups(self, part: Part, grid: Grid, counts: CellCounts) -> list[Json]:
