@@ -349,6 +349,7 @@ PUBLIC = [
     "budgets.groups.BudgetLevels",
     "queries.mistakes._Gaps",
     "queries.question.Bins",
+    "queries.question._BoundsByGroup",
     "queries.scan.ClampedColumn",
     "queries.scan.Scan",
     "queries.scan.SqlDialect",

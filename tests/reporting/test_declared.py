@@ -24,7 +24,7 @@ def test_every_budget_of_a_plan_is_among_its_levels() -> None:
 
 @pytest.mark.parametrize("value", [None, 3, "runs/first", {"a": 1}])
 def test_what_is_none_of_these(value: Any) -> None:
-    with pytest.raises(InputError, match="is no plan, run, findings or fitted estimator"):
+    with pytest.raises(InputError, match="is no plan, run, findings, fitted estimator or answer"):
         subject_of(value, [])
 
 

@@ -204,6 +204,32 @@ def _make_axes(height: float) -> tuple[Any, Any]:
     return figure, figure.subplots()
 
 
+@rc_context(_STYLE)
+def estimates(rows: Sequence[Mapping[str, Any]], statistic: str) -> Markup:
+    """Return a chart of an answer's numbers with their intervals, the first on top.
+
+    Args:
+        rows: As `Answer.frame` has them.
+        statistic: Its name, "" of an answer with one.
+    """
+    numbers = ("statistic", "estimate", "low", "high")
+    names = [
+        ", ".join(str(value) for name, value in row.items() if name not in numbers) for row in rows
+    ]
+    figure = Figure(figsize=(_WIDTH, 0.6 + 0.3 * len(rows)), layout="constrained")
+    axes = figure.add_subplot()
+    heights = np.arange(len(rows))
+    lows = np.array([row["low"] for row in rows], dtype=np.float64)
+    highs = np.array([row["high"] for row in rows], dtype=np.float64)
+    known = np.isfinite(lows) & np.isfinite(highs)
+    axes.hlines(heights[known], lows[known], highs[known], color=COLOURS[0], linewidth=2)
+    axes.plot([row["estimate"] for row in rows], heights, MARKERS[0], color=COLOURS[1], ms=4)
+    _label_rows(axes, names)
+    label = statistic or "estimate"
+    axes.set_xlabel(figure_text(label))
+    return _write_svg(figure, f"{label} of each group, with intervals of the noise")
+
+
 def _label_rows(axes: Any, names: Sequence[str]) -> None:
     """Give each row of a figure its name, the first one on top; long ones make it wider."""
     labels = [figure_text(name) for name in names]

@@ -6,6 +6,7 @@ Their words stand in `templates`; `sections` says what a report shows in which e
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,8 @@ from apiece._text import guessing, plain, rounded_up, shown
 from apiece._types import Json
 from apiece.contract import Choices
 from apiece.contract.choices import Outcome
-from apiece.errors import unknown
+from apiece.errors import InputError, unknown
+from apiece.reporting.answers import describe_answer
 from apiece.reporting.catalogue import LANGUAGES, localize, translate
 from apiece.reporting.closing import release_title, spent_text
 from apiece.reporting.sections import (
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from apiece.jobs import Run
     from apiece.jobs.trained import Asked, Interval
     from apiece.plan import Plan
+    from apiece.queries import Answer
 
 # Strategies whose way with a contributor the catalogue of texts says.
 _WAYS = ("scale", "epochs", "sample", "hybrid", "allocate")
@@ -99,17 +102,21 @@ class Described(Protocol):
 
 
 def report(
-    value: Plan | Run | Findings | Described, *, edition: str = "internal", levels: Asked = ()
+    value: Plan | Run | Findings | Described | Answer,
+    *,
+    edition: str = "internal",
+    levels: Asked = (),
 ) -> Report:
-    """Return the page of a plan, a run, the findings of an audit or a fitted estimator.
+    """Return the page of a plan, a run, the findings of an audit, a fitted estimator or an answer.
 
     The internal edition is for the steward: it has accuracy on held-out people without noise, and
     how many chose which budget. Names from the data are escaped. The same value gives the same
     page, to the byte.
 
     Args:
-        value: A plan, a finished run such as `Run.load(folder)`, findings of an audit, or a fitted
-            estimator (whose own `report` also takes held-out rows).
+        value: A plan, a finished run such as `Run.load(folder)`, findings of an audit, a fitted
+            estimator (whose own `report` also takes held-out rows), or the answer to a question,
+            whose editions are one: all of it is released.
         edition: "internal", or "public".
         levels: For a plan, what people could choose from: {name: ε} at the plan's δ, a text such as
             "low=1,high=8", or pairs (ε, δ), which a public edition
@@ -136,6 +143,12 @@ def report(
     """
     if edition not in EDITIONS:
         raise unknown("edition", edition, EDITIONS)
+    # An answer is there only where its module is.
+    asking = sys.modules.get("apiece.queries.session")
+    if asking is not None and isinstance(value, asking.Answer):
+        if levels:
+            raise InputError("levels: are for the page of a plan; leave them out")
+        return Report(environment().get_template("answer.html.j2").render(describe_answer(value)))
     subject = subject_of(value, levels)
     if edition == "public":
         require_no_objections(subject)

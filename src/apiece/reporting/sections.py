@@ -157,8 +157,8 @@ def subject_of(value: object, levels: Asked) -> Subject:
             "apiece.report(trainer.plan)"
         )
     raise InputError(
-        f"report: {type(value).__name__} is no plan, run, findings or fitted estimator; give one "
-        "of these, such as Run.load(folder)"
+        f"report: {type(value).__name__} is no plan, run, findings, fitted estimator or answer; "
+        "give one of these, such as Run.load(folder)"
     )
 
 
