@@ -6,6 +6,9 @@ The questions are in `analysts.toml`. Each is asked at a negligible noise. Where
 same text on the table, with columns clamped to their bounds, numbers are compared with its own:
 counts, sums, means, spreads and correlations to two thousandths. Quantiles and extremes, which are
 drawn at ε = 100, are not compared.
+
+Beside it stands what four tools' own documents have of what each question needs
+(`analysts_tools.toml`): a question counts for a tool where all of it was found.
 """
 
 from __future__ import annotations
@@ -39,6 +42,28 @@ NEAR = 2e-3
 def read_questions() -> list[dict[str, Any]]:
     """The questions, in order."""
     return list(tomllib.loads((HERE / "analysts.toml").read_text())["question"])
+
+
+def read_tools() -> list[dict[str, Any]]:
+    """The tools: what their documents have, by what a question may need."""
+    return list(tomllib.loads((HERE / "analysts_tools.toml").read_text())["tool"])
+
+
+def count_documented(tool: dict[str, Any], questions: list[dict[str, Any]]) -> dict[str, Any]:
+    """How many questions a tool's documents have all of, and what the others lack."""
+    lacking: dict[str, int] = {}
+    documented = 0
+    for question in questions:
+        missing = [need for need in question["needs"] if tool[need][0] != "yes"]
+        documented += not missing
+        for need in missing:
+            lacking[need] = lacking.get(need, 0) + 1
+    return {
+        "tool": tool["name"],
+        "read": tool["read"],
+        "documented": documented,
+        "lacking": lacking,
+    }
 
 
 def make_tables() -> dict[str, tuple[Session, pd.DataFrame]]:
@@ -122,14 +147,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     tables = make_tables()
-    outcomes = [
-        ask(question, *tables[question.get("table", "people")]) for question in read_questions()
-    ]
+    questions = read_questions()
+    outcomes = [ask(question, *tables[question.get("table", "people")]) for question in questions]
+    documented = [count_documented(tool, questions) for tool in read_tools()]
     result = {
         "questions": len(outcomes),
         "answered": sum(outcome["answered"] for outcome in outcomes),
         "compared": sum("agrees" in outcome for outcome in outcomes),
         "agree": sum(outcome.get("agrees", False) for outcome in outcomes),
+        "documented": documented,
         "outcomes": outcomes,
     }
     for outcome in outcomes:

@@ -290,6 +290,7 @@ def test_derived_values_are_found_too() -> None:
     )
     assert answer.groups == [{"word": "a"}, {"word": "b"}]
     assert answer.counted == "values"
+    assert answer.frame(rounded=True).to_dict("list") == {"word": ["a", "b"]}
 
 
 @pytest.mark.parametrize(
@@ -318,3 +319,7 @@ def test_the_command_prints_what_it_found(
     assert json.loads(capsys.readouterr().out)["groups"] == [{"w": "a"}, {"w": "b"}]
     assert run(words) == 0
     assert "w=a\nw=b" in capsys.readouterr().out
+    figure = tmp_path / "w.svg"
+    assert run([*words, "--figure", str(figure)]) == 2
+    assert "no numbers" in capsys.readouterr().err
+    assert not figure.exists()

@@ -1,6 +1,7 @@
 """Mistakes in a question are listed at once, with a line that declares what is missing."""
 
 import shlex
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -138,3 +139,22 @@ def test_missing_options_are_listed_with_what_is_not_declared(
     said = command_refusal(["people.csv", "sum(income", *flags], capsys)
     assert all(flag in said for flag in lacks)
     assert "--bounds income=0:100 --rows-per-person 5" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("SELECT month(seen) AS m, count(*) FROM t GROUP BY m", "--kind seen=date"),
+        ("SELECT count(*) FROM t WHERE seen > 5", "--kind seen=numeric"),
+        ("SELECT count(*) FROM t WHERE lower(seen) = 'a'", "--kind seen=text"),
+    ],
+)
+def test_a_kind_is_suggested_by_its_use(
+    text: str, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("sqlglot", reason="needs the extra sql")
+    path = tmp_path / "t.csv"
+    path.write_text("id,seen\n1,a\n")
+    words = ["--person", "id", "--rows-per-person", "1", "--epsilon", "1", "--delta", "1e-6"]
+    assert run(["query", str(path), text, *words]) == 2
+    assert kind in capsys.readouterr().err

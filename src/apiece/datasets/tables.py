@@ -474,8 +474,12 @@ def check_separated(path: Path, names: list[str], separator: str) -> None:
     candidates = [s for s in (";", "\t", ",", "|") if s in names[0] and s != separator]
     if len(names) == 1 and candidates:
         name = "tab" if candidates[0] == "\t" else candidates[0]
+        # Where a semicolon separates, the comma is often taken: cells with it would be missing.
+        decimal = ""
+        if name == ";":
+            decimal = f"; where numbers have a decimal comma, {as_given('decimal', ',')} too"
         raise DataError(
             f"{path}: its header is one column, in which {name!r} stands; if that separates the "
             f"columns, pass {as_given('separator', name)} (in a config: separator = {name!r} under "
-            "[data])"
+            f"[data]){decimal}"
         )

@@ -47,9 +47,15 @@ def labels_of(group: Json) -> Json:
 
 
 def make_rows(groups: Sequence[Json], *, rounded: bool) -> list[Json]:
-    """Return one row a number: the group's values, its statistic and part, estimate, low, high."""
+    """Return one row a number: the group's values, its statistic and part, estimate, low, high.
+
+    A value that was found has no number, and its row no more than the value.
+    """
     rows = []
     for group in groups:
+        if not FIELDS & group.keys():
+            rows.append(labels_of(group))
+            continue
         for statistic, part, estimate in list_rows(group):
             row = labels_of(group)
             if statistic:

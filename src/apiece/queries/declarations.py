@@ -309,11 +309,12 @@ class Declarations:
             )
         return tuple(self.groups[column])
 
-    def kind_of(self, column: str) -> str:
+    def kind_of(self, column: str, *, example: str = "text") -> str:
         """Return how a column is compared: "numeric", "text", "date" or "boolean".
 
         Args:
             column: A name.
+            example: The kind that a message declares it as.
 
         Raises:
             DataError: Where nothing about it is declared.
@@ -326,7 +327,10 @@ class Declarations:
             return "text"
         raise DataError(
             f"column {column!r}: no declared kind; declare numeric, text, date or boolean, as in "
-            + as_given(f"schema.declare({{{column!r}: Text()}})", flag=f"--kind {column}=text")
+            + as_given(
+                f"schema.declare({{{column!r}: {_COLUMNS[example][0]}()}})",
+                flag=f"--kind {column}={example}",
+            )
             + ", or its bounds or groups"
         )
 

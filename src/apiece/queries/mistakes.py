@@ -316,9 +316,9 @@ def _find_undeclared(
     for name in gaps.groups:
         with _collect(errors):
             declarations.groups_of(name)
-    for name in gaps.kinds:
+    for name, kind in gaps.kinds.items():
         with _collect(errors):
-            declarations.kind_of(name)
+            declarations.kind_of(name, example=kind)
     for query in queries:
         with _collect(errors):
             count_rows(query, declarations)

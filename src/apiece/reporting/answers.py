@@ -27,15 +27,14 @@ def describe_answer(answer: Answer) -> Json:
     from apiece.reporting.figures import estimates
 
     numbers = make_rows(answer.groups, rounded=True)
-    # Values that were found have no numbers.
-    if answer.counted == "values" and not numbers:
-        numbers = list(answer.groups)
     head = list(dict.fromkeys(name for row in numbers for name in row))
     if not _has_intervals(numbers):
         head = [name for name in head if name not in ("low", "high")]
     panels: dict[str, list[Json]] = {}
     for row in make_rows(answer.groups, rounded=False):
-        panels.setdefault(str(row.get("statistic", "")), []).append(row)
+        # Values that were found have no numbers.
+        if "estimate" in row:
+            panels.setdefault(str(row.get("statistic", "")), []).append(row)
     charts = {name: rows for name, rows in panels.items() if 1 < len(rows) <= MOST}
     return {
         "query": answer.query,

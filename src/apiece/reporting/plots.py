@@ -158,8 +158,10 @@ def intervals(rows: Sequence[Mapping[str, Any]]) -> Figure:
             "estimate", "low" and "high".
 
     Raises:
-        InputError: For more than 400 numbers, which no page shows.
+        InputError: For more than 400 numbers, which no page shows, and for rows without numbers.
     """
+    if any("estimate" not in row for row in rows):
+        raise InputError("figure: values that were found have no numbers; ask for their counts")
     if len(rows) > _NUMBERS:
         raise InputError(
             f"figure: {len(rows)} numbers; a page shows {_NUMBERS}: ask for fewer groups"
