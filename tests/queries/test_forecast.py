@@ -231,3 +231,42 @@ def test_what_cannot_be_made_consistent_is_refused() -> None:
     with pytest.raises(InputError, match="grouping columns"):
         groups.consistent(total)
     assert math.isfinite(groups.consistent()[0].groups[0]["estimate"])
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "word"),
+    [
+        ("SELECT g, sum(x) / count(*) AS m FROM t GROUP BY g", None, "one count or sum"),
+        ("SELECT g, count(*) FROM t GROUP BY g LIMIT 1", None, "all groups"),
+        ("SELECT g, count(*) AS n FROM t GROUP BY g HAVING n > 5", None, "all groups"),
+        ("count() by g", "count() where x > 5", "different rows"),
+        ("sum(x) by g", "count()", "different rows"),
+        ("SELECT g, sum(x) FROM t GROUP BY g", "SELECT sum(x * 2) FROM t", "different rows"),
+    ],
+)
+def test_what_does_not_add_up_is_refused(text: str, other: str | None, word: str) -> None:
+    """Each of these would be made to agree with something that it is not about."""
+    pytest.importorskip("sqlglot", reason="needs the extra sql")
+    session = Session(even_table(), SCHEMA, seed=2)
+    texts = [text] if other is None else [text, other]
+    first, *others = [session.ask(one, epsilon=1.0, delta=1e-6) for one in texts]
+    with pytest.raises(InputError, match=word):
+        first.consistent(*others)
+
+
+def test_one_text_in_two_languages_adds_up() -> None:
+    pytest.importorskip("sqlglot", reason="needs the extra sql")
+    session = Session(even_table(), SCHEMA, seed=2)
+    groups = session.ask("SELECT g, sum(x) FROM t GROUP BY g", epsilon=1.0, delta=1e-6)
+    total = session.ask("sum(x)", epsilon=1.0, delta=1e-6)
+    groups, total = groups.consistent(total)
+    parts = sum(group["estimate"] for group in groups.groups)
+    assert total.groups[0]["estimate"] == pytest.approx(parts)
+
+
+def test_persons_of_several_groups_do_not_add_up() -> None:
+    frame = even_table().assign(id=lambda table: table["id"] // 2)
+    session = Session(frame, SCHEMA.declare(rows_per_person=2), seed=2)
+    by_group = session.ask("count(persons) by g", epsilon=1.0, delta=1e-6)
+    with pytest.raises(InputError, match="several groups"):
+        by_group.consistent(session.ask("count(persons)", epsilon=1.0, delta=1e-6))

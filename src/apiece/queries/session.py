@@ -166,12 +166,15 @@ class Answer:
 
         Counts or sums become non-negative, and the groups of a finer answer add up to those of a
         coarser one. It is post-processing, and costs nobody anything; intervals stay as they are.
+        Rows of no declared group are in a total and in none of its groups: where there are some,
+        the total is drawn towards the groups.
 
         Args:
             *others: Answers of one count or sum a group, whose grouping columns the finest has.
 
         Raises:
-            InputError: For answers of other numbers.
+            InputError: For answers of other numbers, of which not all groups are shown, about
+                different rows or columns, and persons who may be in several groups.
 
         Example:
             >>> import pandas as pd
@@ -188,11 +191,44 @@ class Answer:
             True
         """
         answers = [self, *others]
+        _require_additive(answers)
         parts = [(answer.query, answer.groups) for answer in answers]
         return [
             replace(answer, groups=groups)
             for answer, groups in zip(answers, make_consistent(parts), strict=True)
         ]
+
+
+def _require_additive(answers: Sequence[Answer]) -> None:
+    """Raise `InputError` for answers whose groups do not add up to one another."""
+    asked: dict[object, str] = {}
+    for answer in answers:
+        statement = parse_statement(answer.query)
+        query = statement.queries[0]
+        calculates = any(formula.statistic < 0 for _, formula in statement.formulas or ())
+        if len(statement.queries) > 1 or calculates or query.aggregate not in ("count", "sum"):
+            raise InputError(
+                f"consistent: {answer.query!r} is not one count or sum of each group; give such "
+                "answers"
+            )
+        if statement.limits or statement.shown is not None:
+            raise InputError(
+                f"consistent: {answer.query!r} does not show all groups; ask without HAVING and "
+                "LIMIT, which cost nothing afterwards"
+            )
+        if answer.counted == "persons" and answer.rows_per_person > 1:
+            raise InputError(
+                f"consistent: {answer.query!r} counts a person in several groups, which do not add "
+                "up; count rows, or groups of which a person is in one"
+            )
+        columns = tuple((name, query.derived.get(name)) for name in query.columns)
+        asked.setdefault((query.aggregate, columns, query.where), answer.query)
+    if len(asked) > 1:
+        first, second = list(asked.values())[:2]
+        raise InputError(
+            f"consistent: {first!r} and {second!r} are about different rows or columns; give "
+            "answers that differ in their groups alone"
+        )
 
 
 @dataclass(frozen=True, slots=True)
