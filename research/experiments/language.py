@@ -39,14 +39,14 @@ SEEDS = 2
 TEST_AUTHORS = 100
 TRIAL_AUTHORS = 75
 # Members whose held-out row is read, at most.
-LATER_AUTHORS = 150
+LATER_AUTHORS = 90
 # Rows of an author: those trained on, and one that is held out.
 TRAINED_ROWS = 2
 # Rows whose states are stored in one file.
 ROWS_A_FILE = 128
 # Canaries of each audited budget: made-up authors, each of whom takes part by a coin.
 CANARIES = 24
-RATES = (0.5, 2.0)
+RATES = (0.25, 1.0)
 # By name the strategy, and whether noise is correlated.
 SIDES: Mapping[str, tuple[Strategy, bool]] = {
     "strictest for all, Poisson": (Uniform("strictest"), False),
@@ -251,10 +251,10 @@ def _audit(unit: Unit, letters: Letters, model: Any, steps: int) -> dict[str, An
     epsilons = {name: epsilon for name, epsilon, _ in GROUPS}
     audited = ("strict", "weak")
     canaries = [f"canary {name} {k}" for name in audited for k in range(CANARIES)]
-    shape = (len(canaries) * TRAINED_ROWS, RECIPE.length)
+    shape = (len(canaries), RECIPE.length)
     tokens = torch.from_numpy(draws.integers(RECIPE.vocabulary, size=shape))
     states = RECIPE.states(model, tokens)
-    owners = np.repeat(canaries, TRAINED_ROWS)
+    owners = np.array(canaries)
     trained = letters.trained
     names = np.unique(trained.authors)
     recipe = replace(RECIPE, learning_rate=unit["rate"], steps=steps)
@@ -278,8 +278,13 @@ def _audit(unit: Unit, letters: Letters, model: Any, steps: int) -> dict[str, An
         adapted = train(
             model, unit["audit"], part, unit["seed"], recipe, included=included, plan=plan
         )
-    gains = recipe.losses(model, states, tokens) - recipe.losses(adapted, states, tokens)
-    scores = gains.view(len(canaries), TRAINED_ROWS).mean(1).numpy()
+    # All tokens of a canary are among those that the training loss tells apart.
+    with torch.no_grad():
+        losses = [
+            next_token_losses(recipe.last_layers(network)(states), tokens)
+            for network in (model, adapted)
+        ]
+    scores = (losses[0] - losses[1]).numpy()
     groups = np.repeat(audited, CANARIES)
     by_group = one_run_by_group(scores, coins, groups, delta=DELTA)
     together = one_run(scores, coins, delta=DELTA)

@@ -173,11 +173,11 @@ class LanguageRecipe:
     modules: tuple[str, ...] = ("down_proj",)
     length: int = 32
     rows_per_author: int = 2
-    vocabulary: int = 4096
+    vocabulary: int = 2048
     batch_size: float = 16.0
     steps: int = 32
     clip_norm: float = 1.0
-    learning_rate: float = 1.0
+    learning_rate: float = 0.5
 
     def __post_init__(self) -> None:
         for name in ("layers", "rank", "rows_per_author", "steps"):
