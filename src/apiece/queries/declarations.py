@@ -306,6 +306,7 @@ class Declarations:
                     f"schema.declare({{{column!r}: {example}}})",
                     flag=f"--values {column}=A,B",
                 )
+                + f"; SELECT DISTINCT {column} finds those that enough people have, with a delta"
             )
         return tuple(self.groups[column])
 
