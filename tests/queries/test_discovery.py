@@ -318,7 +318,9 @@ def test_the_command_prints_what_it_found(
     assert run([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["groups"] == [{"w": "a"}, {"w": "b"}]
     assert run(words) == 0
-    assert "w=a\nw=b" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "w=a\nw=b" in shown
+    assert "intervals" not in shown
     figure = tmp_path / "w.svg"
     assert run([*words, "--figure", str(figure)]) == 2
     assert "no numbers" in capsys.readouterr().err

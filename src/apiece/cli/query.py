@@ -500,10 +500,11 @@ def _format_answer(answer: Json, *, charged: bool) -> list[str]:
     left_out = "cells that are not of their declared kind"
     if charged:
         left_out += ", and people whose account is missing or has too little left"
+    has_numbers = any(set(group) & FIELDS for group in answer["groups"])
     return [
         *lines,
         _describe_counting(answer["counted"], answer["rows_per_person"]),
-        f"intervals: {answer['confidence']:.0%}, for the noise alone",
+        *([f"intervals: {answer['confidence']:.0%}, for the noise alone"] if has_numbers else []),
         f"left out: {left_out}",
         f"guarantee: {answer['guarantee']}",
     ]
