@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 from apiece._text import percent, shown
 from apiece._types import Json
 from apiece.contract import explain
-from apiece.queries.adjusting import make_rows
 
 if TYPE_CHECKING:
     from apiece.queries import Answer
@@ -24,6 +23,8 @@ _MOST_EPSILON: Final = 1000
 
 def describe_answer(answer: Answer) -> Json:
     """Return what the page of an answer shows, by the names in its template."""
+    # An answer is there only where both packages are.
+    from apiece.queries.adjusting import make_rows
     from apiece.reporting.figures import estimates
 
     numbers = make_rows(answer.groups, rounded=True)
