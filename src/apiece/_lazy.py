@@ -29,6 +29,7 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "ledger": _LEDGER,
     "queries": _QUERIES,
     "sql": _QUERIES | {"sqlglot": "sqlglot"},
+    "excel": _QUERIES | {"openpyxl": "openpyxl"},
     "synthesis": _QUERIES | _REPORTS | {"mbi": "mbi", "jax": "jax"},
     "sensitivity": _REPORTS | {"sympy": "sympy", "mpmath": "mpmath"},
     "sklearn": _TRAIN | {"sklearn": "scikit-learn"},

@@ -135,7 +135,7 @@ def test_mistakes_are_one_line(
         "DELETE FROM people",
         "SELECT 1 AS id; DROP TABLE people",
         "COPY (SELECT 1) TO 'x.csv'",
-        "people.xlsx",
+        "people.ods",
         "SELECT 1 FROM",
         "people.json",
         "ATTACH 'x.db'",
@@ -259,6 +259,30 @@ def test_a_schema_file_and_options_declare_what_python_does(
         assert session.ask("count() by region", **ask).to_dict() == recorded
     with pytest.raises(AnalysisError):
         Session(table, declared, ledger).ask("count() by region", **ask)
+
+
+def test_a_public_table_is_joined(
+    table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    public = tmp_path / "parts.csv"
+    public.write_text("code,side\nn,up\ns,down\n")
+    asked = "SELECT side, count(*) FROM people JOIN parts ON region = parts.code GROUP BY side"
+    words = ["query", table, asked.replace("ON region", "ON people.region"), *FLAGS, "--json"]
+    words += ["--epsilon", "100", "--delta", "1e-6"]
+    assert run([*words, "--lookup", f"parts={public}::code::region"]) == 0
+    groups = json.loads(capsys.readouterr().out)["groups"]
+    assert [(group["side"], round(group["estimate"], -1)) for group in groups] == [
+        ("down", 100),
+        ("up", 200),
+    ]
+    for flag, named in (
+        (f"parts={public}::code", "'code' is not declared"),
+        (f"parts={public}::none", "no column 'none'"),
+        ("parts", "NAME=FILE::KEY"),
+        (f"parts={public}", "NAME=FILE::KEY"),
+    ):
+        assert run([*words, "--lookup", flag]) == 2
+        assert named in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

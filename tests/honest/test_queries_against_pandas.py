@@ -177,6 +177,13 @@ def _missing_counts(patch: Patch) -> None:
 def _missing_is_the_lower_bound(patch: Patch) -> None:
     real = Scan.from_question
     patch.setattr(Scan, "from_question", lambda *args: replace(real(*args), present="TRUE"))
+    clamp = ClampedColumn.clamped_sql.fget
+
+    def planted(column: ClampedColumn) -> str:
+        low = scan.number_sql(column.measure.low)
+        return f"coalesce({clamp(column)}, {low})"
+
+    patch.setattr(ClampedColumn, "clamped_sql", property(planted))
 
 
 def _clamped_at_one_end(patch: Patch) -> None:
@@ -225,12 +232,12 @@ def _variance_of_a_sample(patch: Patch) -> None:
 
 
 def _sum_of_absolute_values(patch: Patch) -> None:
-    real = scan._step_sql
+    real = scan._round_sql
 
     def planted(addend: str, grid: float) -> str:
-        return real(f"abs({addend})" if addend.startswith("least(") else addend, grid)
+        return real(f"abs({addend})" if addend.startswith("(CASE ") else addend, grid)
 
-    patch.setattr(scan, "_step_sql", planted)
+    patch.setattr(scan, "_round_sql", planted)
 
 
 def _persons_are_counted_by_row(patch: Patch) -> None:

@@ -25,7 +25,7 @@ import pandas as pd
 import pytest
 from sqlalchemy import event
 
-from apiece.datasets import Categorical, Numeric, Schema
+from apiece.datasets import Categorical, Lookup, Numeric, Schema
 from apiece.errors import ApieceError
 from apiece.ledger import Ledger
 from apiece.queries import Session, declarations, register, session
@@ -47,6 +47,21 @@ QUESTIONS = (
     "histogram(x, 20) by dx",
     "mean(x) where dx = 'HIV'",
     "sum(big)",
+)
+# In SQL: what overflows, divides by zero and is cast; public tables that match all rows but the
+# person's, or nobody's; several statistics of one answer.
+SELECTS = (
+    "SELECT count(*) FROM t WHERE 1 / (CASE WHEN dx = 'HIV' THEN 0 ELSE x + 1 END) IS NULL",
+    "SELECT sum(clamp(x / (x - x), 0, 5)), count(x / (x - 8)) FROM t",
+    "SELECT sum(clamp(big * big, 0, 3)), count(*) FROM t",
+    "SELECT avg(clamp(CAST(dx AS DOUBLE), 0, 1)), stddev(x) FROM t",
+    "SELECT sum(clamp(CAST(id AS DOUBLE), 0, 1)) FROM t WHERE CAST(dx AS DOUBLE) IS NULL",
+    "SELECT floor(x / 4) AS band, count(*), sum(x) FROM t GROUP BY band",
+    "SELECT kind, count(*), avg(dose) FROM t JOIN drugs USING (dx) GROUP BY kind",
+    "SELECT sum(dose * x) FROM t LEFT JOIN drugs d ON t.dx = d.dx WHERE d.dx IS NULL OR x > 2",
+    "SELECT sum(depth), count(*) FROM t JOIN nobody USING (dx)",
+    "SELECT count(*) FROM t LEFT JOIN nobody USING (dx) WHERE depth IS NULL",
+    "SELECT avg(CASE WHEN dx = 'HIV' THEN clamp(ln(x - 9), -5, 5) ELSE x END) FROM t",
 )
 # Where a call of a function is a place at which a history can be cut; not where functions are
 # called as often as there are blocks of contributors: how long things take is not hidden.
@@ -94,7 +109,7 @@ class Train:
 Step = Ask | Enroll | Train
 
 
-def history(rng: random.Random) -> list[Step]:
+def history(rng: random.Random, questions: tuple[str, ...] = QUESTIONS) -> list[Step]:
     """Return some steps; many ask again what was asked, or something else under its name."""
     budgets = [0.02, 0.2, 2.0]
     late = rng.random() < 0.4
@@ -109,7 +124,7 @@ def history(rng: random.Random) -> list[Step]:
         elif kind < 0.27:
             steps.append(Train(rng.choice(NAMES), rng.random() < 0.7))
         else:
-            question = _question(rng)
+            question = _question(rng, questions)
             if asked and rng.random() < 0.65:
                 question = rng.choice(asked)
             step = Ask(*question_of(question), _fault(rng, 0.6))
@@ -123,11 +138,11 @@ def question_of(ask: Ask) -> tuple[str, str, float, int, int]:
     return ask.name, ask.query, ask.epsilon, ask.rows, ask.version
 
 
-def _question(rng: random.Random) -> Ask:
+def _question(rng: random.Random, questions: tuple[str, ...]) -> Ask:
     rare = rng.random()
     return Ask(
         rng.choice(NAMES),
-        rng.choice(QUESTIONS),
+        rng.choice(questions),
         0.05 if rng.random() < 0.8 else 0.1,
         2 if rare < 0.1 else 1,
         1 if rare > 0.9 else 0,
@@ -150,7 +165,10 @@ def schema_of(rows: int, largest: float) -> Schema:
     columns = {
         "x": Numeric(0, 10), "big": Numeric(0, largest), "dx": Categorical(["flu", "HIV"]),
     }  # fmt: skip
-    return Schema(columns, person="id", rows_per_person=rows)
+    drugs = {"dx": ["flu", "pox"], "dose": [2.0, 5.0], "kind": ["a", "b"]}
+    nobody = {"dx": ["cholera"], "depth": [3.0]}
+    lookups = {"drugs": Lookup(drugs, "dx"), "nobody": Lookup(nobody, "dx")}
+    return Schema(columns, person="id", rows_per_person=rows, lookups=lookups)
 
 
 @cache
@@ -171,8 +189,12 @@ class World:
     seed: int
     seen: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
-    shift: list[int] = field(default_factory=list)
-    draws: list[float] = field(default_factory=list)  # of the present step: what each tells
+    # Of the answer that is being made: what the person adds to each statistic's sums.
+    shifts: list[list[int]] = field(default_factory=list)
+    # Whether noise of that answer was drawn.
+    is_drawn: bool = False
+    draws: list[float] = field(default_factory=list)  # of the present step: what each answer tells
+    drawn: int = 0  # how often noise was drawn in the present step
     most: dict[str, float] = field(default_factory=dict)  # by name: what one answer tells
     answers: dict[str, set[str]] = field(default_factory=dict)
     told: float = 0.0  # by errors that came after a draw
@@ -194,12 +216,18 @@ class World:
 
     def noise(self, count: int, _bits: object = None) -> list[int]:
         """Return the same noise in both worlds, less what the person adds to these sums."""
-        drawn = random.Random(f"{self.seed} {self.step} {len(self.draws)}")
-        self.draws.append(sum(s * s for s in self.shift) / 4.0**BITS)
-        return [round(drawn.gauss(0, 1) * 2**BITS) - s for s in self.shift[:count]]
+        drawn = random.Random(f"{self.seed} {self.step} {self.drawn}")
+        self.drawn += 1
+        shift = self.shifts.pop(0)
+        if not self.is_drawn:
+            self.draws.append(0.0)
+        self.is_drawn = True
+        # The statistics of an answer add up.
+        self.draws[-1] += sum(s * s for s in shift) / 4.0**BITS
+        return [round(drawn.gauss(0, 1) * 2**BITS) - s for s in shift[:count]]
 
     def take(self, number: int, step: Step) -> None:
-        self.step, self.draws = number, []
+        self.step, self.draws, self.drawn = number, [], 0
         match step:
             case Enroll(who, epsilon):
                 self.seen.append(self._said(lambda: self.ledger.enroll(who, epsilon, 1e-6)))
@@ -226,6 +254,7 @@ class World:
             self.told += sum(self.draws)
 
     def _answer(self, ask: Ask, ledger: Ledger) -> str:
+        self.shifts, self.is_drawn = [], False
         largest = declarations.LARGEST
         table = table_of(ask.rows, ask.version, self.victim, largest)
         source = Watched(self, table)
@@ -274,7 +303,7 @@ class Watched:
 
     @contextmanager
     def contributions(self, question: Question, grid: float) -> Iterator[Any]:
-        key = self.fingerprint, question.query.text, grid
+        key = self.fingerprint, repr(question.query), grid
         if key not in _scanned:
             _scanned[key] = Scanned(self.table, question, grid)
         yield Held(self.world, _scanned[key])
@@ -295,11 +324,13 @@ class Held:
         total = self.scanned.totals(paid)
         without = self.scanned.totals(paid & (self.scanned.ids != VICTIM))
         none = [0] * self.scanned.width
-        self.world.shift = [
-            a - b
-            for cell in range(self.scanned.cells)
-            for a, b in zip(total.get(cell, none), without.get(cell, none), strict=True)
-        ]
+        self.world.shifts.append(
+            [
+                a - b
+                for cell in range(self.scanned.cells)
+                for a, b in zip(total.get(cell, none), without.get(cell, none), strict=True)
+            ]
+        )
         return total
 
 
@@ -308,6 +339,7 @@ class Scanned:
 
     def __init__(self, table: Table, question: Question, grid: float) -> None:
         self._given = table, question, grid
+        self.asked = question
         groups, size, self.width = question.shape
         self.cells = groups * size
         with table.contributions(question, grid) as held:
@@ -394,17 +426,22 @@ def _overtaken(world: World, where: str, other: Ask) -> Callable[..., Any]:
 
     def overtaken(*given: Any) -> Any:
         if once.pop() if once else False:
-            shift = world.shift
+            held = world.shifts, world.is_drawn
             world.seen.append(world._said(lambda: world._answer(other, world.opened())))
-            world.shift = shift
+            world.shifts, world.is_drawn = held
         return real(*given)
 
     return overtaken
 
 
-def problems(seed: int, folder: Path | None, urls: tuple[str, ...] = ()) -> list[str]:
+def problems(
+    seed: int,
+    folder: Path | None,
+    urls: tuple[str, ...] = (),
+    questions: tuple[str, ...] = QUESTIONS,
+) -> list[str]:
     """Return how the law fails over one random history; its ledgers are in `folder`, or `urls`."""
-    steps = history(random.Random(seed))
+    steps = history(random.Random(seed), questions)
     urls = urls or tuple(f"sqlite:///{folder}/{seed}-{k}.db" for k in range(2))
     worlds = [World(url, victim, seed) for url, victim in zip(urls, (False, True), strict=True)]
     found: list[str] = []

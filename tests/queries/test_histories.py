@@ -10,17 +10,30 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from histories import Ask, Train, history, problems
+from histories import (
+    OTHERS,
+    QUESTIONS,
+    SELECTS,
+    VICTIM,
+    Ask,
+    Enroll,
+    Scanned,
+    Train,
+    World,
+    history,
+    problems,
+)
 
 from apiece.errors import AnalysisError
 from apiece.ledger import Ledger, charging, reading
 from apiece.ledger.codec import compute_digest
-from apiece.queries import declarations
+from apiece.queries import declarations, functions, session
 
 
 @pytest.mark.parametrize("block", range(2))
@@ -34,6 +47,19 @@ def test_a_history_is_the_same_without_a_person(block: int, tmp_path: Path) -> N
 def test_many_histories_are_the_same_without_a_person(block: int, tmp_path: Path) -> None:
     for seed in range(1000 + block * 40, 1040 + block * 40):
         assert not problems(seed, tmp_path)
+
+
+def test_a_history_in_sql_is_the_same_without_a_person(tmp_path: Path) -> None:
+    """Derived columns that overflow, divide by zero and are cast; joins that match nobody."""
+    for seed in range(3000, 3008):
+        assert not problems(seed, tmp_path, questions=SELECTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(10))
+def test_500_histories_in_sql_are_the_same_without_a_person(block: int, tmp_path: Path) -> None:
+    for seed in range(4000 + block * 50, 4050 + block * 50):
+        assert not problems(seed, tmp_path, questions=(*QUESTIONS, *SELECTS))
 
 
 @pytest.mark.slow
@@ -57,6 +83,62 @@ def test_the_search_reaches_what_it_is_for() -> None:
         trained += any(isinstance(s, Train) for s in history(random.Random(seed)))
     assert set(faults) == {"interrupt", "kill", "disk", "overtaken"}
     assert min(*faults.values(), again, other, trained) >= 20
+
+
+def test_every_question_in_sql_is_answered_and_some_tell_of_the_person(tmp_path: Path) -> None:
+    answered, told = set(), set()
+    for number, text in enumerate(SELECTS):
+        world = World(f"sqlite:///{tmp_path}/{number}.db", True, number)
+        world.take(0, Enroll((*OTHERS, VICTIM), (4.0,) * (len(OTHERS) + 1)))
+        world.take(1, Ask("a", text, 0.05, 2, 0))
+        answered.update([text] if world.seen[-1].startswith("answer") else [])
+        told.update([text] if world.most.get("a") else [])
+    assert answered == set(SELECTS)
+    assert len(told) >= 6
+
+
+def _statistics_cost_half(patch: pytest.MonkeyPatch) -> None:
+    """Of several in one answer."""
+    real = session.square_mu
+    patch.setattr(session, "square_mu", lambda mu: real(mu) / 2)
+
+
+def _a_division_fails(patch: pytest.MonkeyPatch) -> None:
+    function = functions.FUNCTIONS["/"]
+
+    def planted(parts: Any) -> str:
+        return f"(CASE WHEN {parts[1]} = 0 THEN error('zero') ELSE {function.sql(parts)} END)"
+
+    patch.setitem(functions.FUNCTIONS, "/", replace(function, sql=planted))
+
+
+def _a_row_without_a_match_counts(patch: pytest.MonkeyPatch) -> None:
+    """In the sums, and not in what a person is charged for."""
+    real = Scanned.totals
+
+    def planted(scanned: Scanned, paid: Any) -> Any:
+        sums = {cell: list(values) for cell, values in real(scanned, paid).items()}
+        if scanned.asked.query.joins and paid[scanned.ids == VICTIM].any():
+            sums.setdefault(0, [0] * scanned.width)[0] += 1 << 20
+        return sums
+
+    patch.setattr(Scanned, "totals", planted)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        _statistics_cost_half,
+        _a_division_fails,
+        pytest.param(_a_row_without_a_match_counts, marks=pytest.mark.slow),
+    ],
+)
+def test_a_planted_break_in_sql_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("histories._scanned", {})
+    plant(monkeypatch)
+    assert any(problems(seed, tmp_path, questions=SELECTS) for seed in range(120))
 
 
 # Planted breaks: what the ledger and the session did once, or might. The search must find each.

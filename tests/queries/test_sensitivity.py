@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 
 from apiece.accounting.slack import gaussian_of_bounded_range, gaussian_of_laplace
-from apiece.datasets import Categorical, Numeric, Schema
+from apiece.datasets import Categorical, Lookup, Numeric, Schema
 from apiece.filters.convert import gaussian_mu
 from apiece.ledger import Ledger
 from apiece.queries import Session, quantiles, query_cost, register
@@ -67,7 +67,7 @@ def used(table: Any, asked: Part) -> float:
         _, steps = held.norms(1 if asked.pure else 2)
     # Laplace noise of scale b hides an ℓ1 norm of ε·b, Gaussian noise of σ an ℓ2 norm of μ·σ.
     hidden = asked.scale * (asked.epsilon if asked.pure else 1 / asked.multiplier)
-    return float(steps.max() * asked.grid / hidden)
+    return float(steps.max(initial=0.0) * asked.grid / hidden)
 
 
 def ask_of(text: str, schema: Schema, delta: float) -> Part:
@@ -108,6 +108,43 @@ def test_the_widest_person_uses_what_the_noise_hides(rows: int) -> None:
         for delta in (DELTA, 0.0) if text in SUMS else (DELTA,):
             share = used(table, ask_of(text + by, schema, delta))
             assert 0.99 < share <= 1 + 1e-9, (text + by, rows, delta, share)
+
+
+# Derived columns that overflow, divide by zero or are cast, and rows that a public table matches.
+EXPRESSIONS = (
+    "x * y", "clamp(1 / (x - 1), -3, 3)", "clamp(x / y, 0, 2)", "clamp(x * 1e60 * y, 0, 4)",
+    "CASE WHEN y > 3 THEN x / 7 END", "clamp(CAST(g AS DOUBLE) / x, -1, 9)", "floor(y / 4)",
+    "clamp(exp(x * 400), 0, 3)", "abs(x) - y", "weight", "x * weight", "coalesce(weight, y)",
+)  # fmt: skip
+STATISTICS = ("sum({})", "avg({})", "var_pop({})", "count({})", "histogram({}, 3)")
+FROM = (
+    "people",
+    "people JOIN codes ON people.g = codes.code",
+    "people LEFT JOIN codes ON people.g = codes.code",
+    "people JOIN codes ON people.g = codes.code WHERE x / y > .4 GROUP BY kind",
+    "people LEFT JOIN codes ON people.g = codes.code GROUP BY floor(y / 6)",
+)
+
+
+def joined_schema(rows: int) -> Schema:
+    codes = {"code": ["0", "9"], "weight": [-2.5, 8.0], "kind": ["a", "b"]}
+    return schema_of(rows).declare(lookups={"codes": Lookup(codes, "code", "g")})
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_the_widest_person_of_a_derived_column_is_hidden(rows: int) -> None:
+    """Every person of those tables, over the grammar of SQL; some person comes near."""
+    schema = joined_schema(rows)
+    table = register(every_person(rows), schema)
+    widest = 0.0
+    for number, expression in enumerate(EXPRESSIONS):
+        for offset, statistic in enumerate(STATISTICS):
+            source = FROM[(number + offset) % len(FROM)]
+            text = f"SELECT {statistic.format(expression)} FROM {source}"
+            share = used(table, ask_of(text, schema, DELTA))
+            assert 0 <= share <= 1 + 1e-9, (text, rows, share)
+            widest = max(widest, share)
+    assert widest > 0.99
 
 
 @pytest.mark.parametrize(("rows", "groups"), [(50, 50), (3, 50), (50, 3), (7, 7)])

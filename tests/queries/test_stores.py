@@ -15,7 +15,7 @@ import pytest
 
 from apiece.cli import run
 from apiece.datasets import Boolean, Categorical, Date, Numeric, Schema, Text
-from apiece.errors import DataError, InputError
+from apiece.errors import ApieceError, DataError, InputError
 from apiece.ledger import Ledger
 from apiece.queries import Session, register
 from apiece.queries.table import DeferredTable
@@ -222,3 +222,172 @@ def test_a_file_that_changes_before_its_rows_are_read_is_refused(tmp_path: Path)
     frame.to_csv(path, index=False, mode="a", header=False)
     with pytest.raises(DataError, match="fingerprint"):
         Session(table, schema).ask("count()", epsilon=1.0, delta=0)
+
+
+# PostgreSQL.
+
+
+def fill_postgresql(postgres: Any) -> str:
+    """Return the address of a new database with the table of people."""
+    psycopg = pytest.importorskip("psycopg")
+    address = str(postgres.database()).replace("+psycopg", "")
+    with psycopg.connect(address) as connection:
+        connection.execute(
+            "CREATE TABLE people (id text, x float8, g varchar(9), day date, ill bool, note text)"
+        )
+        rows = PEOPLE.astype(object).where(PEOPLE.notna(), None).to_numpy().tolist()
+        with connection.cursor() as cursor:
+            cursor.executemany("INSERT INTO people VALUES (%s, %s, %s, %s, %s, %s)", rows)
+    return address
+
+
+def test_postgresql_gives_the_same_rows(
+    postgres: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = fill_postgresql(postgres)
+    source = f"{address}::people"
+    assert rows_of(source) == rows_of(PEOPLE)
+    assert rows_of(f"{address}::public.people") == rows_of(PEOPLE)
+    # In whatever order the server has the rows, it is the same table.
+    import psycopg
+
+    first = register(source, SCHEMA).fingerprint
+    with psycopg.connect(address) as connection:
+        connection.execute("CREATE TABLE again AS SELECT * FROM people ORDER BY note DESC")
+        connection.execute("UPDATE people SET x = 2.5 WHERE x = 2")
+        connection.execute("UPDATE people SET x = 2 WHERE x = 2.5")
+    assert register(source, SCHEMA).fingerprint == first
+    assert register(f"{address}::again", SCHEMA).fingerprint == first
+    with psycopg.connect(address) as connection:
+        connection.execute("UPDATE people SET x = 3 WHERE x = 2")
+    assert register(source, SCHEMA).fingerprint != first
+    words = ["query", source, "count(persons)", "--person", "id", "--epsilon", "100"]
+    assert run([*words, "--delta", "1e-6", "--json"]) == 0
+    assert '"estimate"' in capsys.readouterr().out
+    folder = tmp_path / "registered"
+    register(source, SCHEMA, folder=folder)
+    answer = Session(folder, seed=0).ask("count()", epsilon=1e6, delta=1e-6)
+    assert answer.groups[0]["estimate"] == pytest.approx(4, abs=0.01)
+
+
+def test_no_row_of_postgresql_makes_an_error(postgres: Any, monkeypatch: Any) -> None:
+    """Cells that a driver cannot read are missing, in each of several parts."""
+    psycopg = pytest.importorskip("psycopg")
+    address = str(postgres.database()).replace("+psycopg", "")
+    with psycopg.connect(address) as connection:
+        connection.execute(
+            "CREATE TABLE odd (id int, x numeric, f float4, day timestamptz, g text, b bool)"
+        )
+        connection.execute(
+            "INSERT INTO odd VALUES (1, 'NaN', 'Infinity', 'infinity', '', NULL), "
+            "(2, 1e1000, 0.1, '2024-01-31 12:00+02', 'u', true), "
+            "(3, 1.50, 'NaN', '0044-03-15 BC', 'v', false), "
+            "(NULL, 2, 2, '-infinity', NULL, true)"
+        )
+    columns = {
+        "x": Numeric(0, 8), "f": Numeric(0, 8), "day": Date(), "g": Categorical(["u", "v"]),
+        "b": Boolean(),
+    }  # fmt: skip
+    schema = Schema(columns, person="id", rows_per_person=1)
+    monkeypatch.setattr("apiece.queries.sources.CELLS", 6)
+    found = {row[0]: row for row in rows_of(f"{address}::odd", schema)}
+    assert len(found) == 3
+    frame = pd.DataFrame({
+        "id": [1, 2, 3], "x": ["NaN", "1" + "0" * 1000, "1.50"],
+        "f": [float("inf"), 0.1, float("nan")],
+        "day": [None, "2024-01-31 10:00", None], "g": [None, "u", "v"], "b": [None, True, False],
+    }).astype(object)  # fmt: skip
+    assert list(found.values()) == rows_of(frame, schema)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("::none", "has no table 'none'"),
+        ("", "names no table"),
+        ("::lists", "type _int4"),
+        ("::people; DROP TABLE people", "has no table"),
+    ],
+)
+def test_what_is_no_table_of_postgresql_is_refused(change: str, words: str, postgres: Any) -> None:
+    address = fill_postgresql(postgres)
+    import psycopg
+
+    with psycopg.connect(address) as connection:
+        connection.execute("CREATE TABLE lists AS SELECT *, ARRAY[1] AS z FROM people")
+    schema = SCHEMA.declare({"z": Numeric(0, 1)}) if "lists" in change else SCHEMA
+    with pytest.raises(ApieceError, match=words):
+        register(f"{address}{change}", schema)
+    assert len(rows_of(f"{address}::people")) == 4
+
+
+def test_a_password_is_in_no_message() -> None:
+    pytest.importorskip("psycopg")
+    messages: list[str] = []
+    with pytest.raises(DataError) as raised:
+        register("postgresql://me:secret@127.0.0.1:1/none::people", SCHEMA, log=messages.append)
+    assert "secret" not in str(raised.value)
+    assert "secret" not in "".join(messages)
+
+
+# Excel and Polars.
+
+
+def write_workbook(path: Path, *, more: bool = False) -> None:
+    openpyxl = pytest.importorskip("openpyxl", reason="needs the extra excel")
+    book = openpyxl.Workbook()
+    sheet = book.active
+    sheet.title = "people"
+    sheet.append(list(PEOPLE.columns))
+    cells = PEOPLE.assign(day=pd.to_datetime(PEOPLE["day"])).astype(object)
+    for row in cells.where(PEOPLE.notna(), None).to_numpy().tolist():
+        sheet.append(
+            [cell.to_pydatetime() if isinstance(cell, pd.Timestamp) else cell for cell in row]
+        )
+    sheet.append([None] * 3)
+    if more:
+        book.create_sheet("other").append(["note"])
+    book.save(path)
+
+
+def test_a_workbook_gives_the_same_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    path = tmp_path / "people.xlsx"
+    write_workbook(path)
+    assert rows_of(path) == rows_of(PEOPLE)
+    assert rows_of(f"{path}::people") == rows_of(PEOPLE)
+    assert register(path, SCHEMA).fingerprint == hashlib.sha256(path.read_bytes()).hexdigest()
+    words = ["query", str(path), "count(persons)", "--person", "id", "--epsilon", "100"]
+    assert run([*words, "--delta", "1e-6", "--json"]) == 0
+    assert '"estimate"' in capsys.readouterr().out
+    monkeypatch.setattr("apiece.queries.sources.CELLS", 6)
+    assert rows_of(path) == rows_of(PEOPLE)
+
+
+def test_workbooks_that_are_no_table_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "people.xlsx"
+    write_workbook(path, more=True)
+    assert len(rows_of(f"{path}::people")) == 4
+    torn = tmp_path / "torn.xlsx"
+    torn.write_bytes(path.read_bytes()[:500])
+    for source, words in (
+        (path, "has 2 sheets"),
+        (f"{path}::none", "none is 'none'"),
+        (f"{path}::other", "column 'id': not in"),
+        (torn, "no workbook"),
+        (tmp_path / "none.xlsx", "no such file"),
+    ):
+        with pytest.raises(DataError, match=words):
+            register(source, SCHEMA)
+
+
+def test_a_polars_frame_gives_the_same_rows() -> None:
+    polars = pytest.importorskip("polars", reason="needs polars")
+    frame = polars.DataFrame({
+        name: [None if cell is None or cell != cell else cell for cell in PEOPLE[name].tolist()]
+        for name in PEOPLE
+    })  # fmt: skip
+    assert rows_of(frame) == rows_of(PEOPLE)
+    categories = frame.with_columns(polars.col("g").cast(polars.Categorical))
+    assert rows_of(categories) == rows_of(PEOPLE)

@@ -21,7 +21,7 @@ from apiece.errors import DataError, InputError, unknown
 
 if TYPE_CHECKING:
     from apiece._types import Flags
-    from apiece.datasets import Schema
+    from apiece.datasets import Lookup, Schema
     from apiece.datasets.cells import Value
     from apiece.datasets.schema import Column
     from apiece.datasets.tables import Dialect
@@ -32,11 +32,12 @@ BOUNDS = "column=LOW:HIGH, as in income=0:200000"
 _DATES = re.compile(r"(?P<name>.+)=(?P<first>\d{4}-\d\d-\d\d):(?P<last>\d{4}-\d\d-\d\d)")
 # The bounds of a column in one group of another.
 _GROUP_BOUNDS = re.compile(r"(?P<name>.+)\[(?P<by>[^\[\]=]+)=(?P<value>.+)\]")
+LOOKUPS = "NAME=FILE::KEY, as in regions=regions.csv::postcode"
 KINDS = "column=numeric, text, date or boolean, as in city=text"
 # The parameters of these options.
 DECLARING = (
     "person", "bounds", "values", "values_of", "kinds", "columns_file", "rows_per_person",
-    "separator", "decimal", "encoding",
+    "separator", "decimal", "encoding", "lookups",
 )  # fmt: skip
 
 
@@ -71,6 +72,13 @@ def add_declaring_options(command: object) -> Any:
             "columns_file",
             type=PATH,
             help="Public schema, as `apiece schema` writes it.",
+        ),
+        option(
+            "--lookup",
+            "lookups",
+            multiple=True,
+            help="Public table that a column is looked up in, as NAME=FILE::KEY or "
+            "NAME=FILE::KEY::COLUMN where the people's column has another name; repeatable.",
         ),
         add_table_options,
         option("--rows-per-person", type=int, help="Most rows that one person brings; public."),
@@ -121,7 +129,23 @@ def declare_table(flags: Flags) -> Schema:
         person=flags["person"],
         rows_per_person=flags["rows_per_person"],
         decimal=flags["decimal"],
+        lookups=make_dict("--lookup", [_read_lookup(text) for text in flags["lookups"]]),
     )
+
+
+def _read_lookup(text: str) -> tuple[str, Lookup]:
+    """Return the name and the table of `NAME=FILE::KEY::COLUMN`."""
+    from apiece.datasets import Lookup
+
+    name, source = parse_assignment("--lookup", text, LOOKUPS)
+    path, _, columns = source.partition("::")
+    key, _, on = columns.partition("::")
+    if not (path and key):
+        raise InputError(f"--lookup {text}: give {LOOKUPS}")
+    try:
+        return name, Lookup(path, key, on)
+    except DataError as error:
+        raise DataError(f"--lookup {name}: {error}") from None
 
 
 def _declare_column(

@@ -130,7 +130,8 @@ def command(
     """Answer QUERY over SOURCE with differential privacy.
 
     SOURCE is a Parquet or CSV file, a folder of Parquet files, FILE::TABLE of a DuckDB or SQLite
-    file, or the folder of a table that `apiece register` has read: what is declared is in it.
+    file, postgresql://…::TABLE, an Excel workbook (FILE.xlsx or FILE.xlsx::SHEET), or the folder of
+    a table that `apiece register` has read: what is declared is in it.
 
     QUERY is SQL, as "SELECT region, avg(income / 12), count(*) FROM people WHERE age >= 18 GROUP BY
     region", which needs the extra sql; or the short form that follows.

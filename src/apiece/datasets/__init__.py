@@ -3,10 +3,19 @@
 from apiece.datasets.cells import Date
 from apiece.datasets.keysets import read_values
 from apiece.datasets.packaged import load, packaged_schema
-from apiece.datasets.schema import Boolean, Categorical, Numeric, Schema, Skip, Text, read_schema
+from apiece.datasets.schema import (
+    Boolean,
+    Categorical,
+    Lookup,
+    Numeric,
+    Schema,
+    Skip,
+    Text,
+    read_schema,
+)
 from apiece.datasets.tables import read_table
 
 __all__ = [
-    "Schema", "Numeric", "Categorical", "Date", "Boolean", "Text", "Skip", "read_schema",
-    "read_table", "read_values", "load", "packaged_schema",
+    "Schema", "Numeric", "Categorical", "Date", "Boolean", "Text", "Skip", "Lookup",
+    "read_schema", "read_table", "read_values", "load", "packaged_schema",
 ]  # fmt: skip

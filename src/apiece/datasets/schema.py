@@ -9,10 +9,14 @@ the main job shows one, and `template` writes one to be filled in.
 from __future__ import annotations
 
 import datetime
+import hashlib
+import json
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -29,6 +33,7 @@ from apiece.datasets.cells import (
     list_markers,
     read_declared,
 )
+from apiece.datasets.tables import read_table
 from apiece.errors import DataError, InputError, unknown
 
 # A column, and some of its groups with low and high: of at most one column.
@@ -237,6 +242,180 @@ Column = Feature | Boolean | Text | Skip
 UNUSED: Final = (Text, Skip)
 
 
+# Distinct values of a lookup table's column that questions may group by, at most.
+_GROUPS: Final = 10_000
+# Rows of a lookup table, at most.
+_LOOKUP_ROWS: Final = 1_000_000
+# A number in a text, without zeros in front, which codes have.
+_PLAIN_NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?")
+# A day in a text.
+_PLAIN_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """A public table that says more of a column's values, as the region of each postcode.
+
+    Its columns, but for the key, are columns of the people's table in every question: each row has
+    the cells of its key, or null where the key is not in the lookup table. Their bounds and values
+    are those that the lookup table has, which is public; it is never the people's own.
+
+    Args:
+        rows: The path of a CSV or Parquet file, a pandas, Polars or Arrow table, or name → cells.
+        key: Its column that is compared, with each value once.
+        on: The people's column that it is compared with; by default the one of the same name.
+        columns: Declarations in place of those that follow: numbers have the table's bounds, texts
+            its values (up to 10,000), dates its first and last day.
+
+    Raises:
+        DataError: For a file that cannot be read, a table without the key, without rows or of more
+            than 1,000,000, a key that is empty or there twice, columns of unlike lengths.
+
+    Example:
+        >>> from apiece.datasets import Lookup
+        >>> rows = {"postcode": ["53111", "07743"], "region": ["west", "east"]}
+        >>> regions = Lookup(rows, "postcode")
+        >>> regions.columns["region"].values
+        ('east', 'west')
+    """
+
+    rows: Any = field(repr=False, compare=False)
+    key: str
+    on: str = ""
+    columns: Mapping[str, Column] = field(default_factory=dict)
+    # Column → its cells as Python's values, None where there is none; the key's too.
+    cells: Mapping[str, tuple[Any, ...]] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        cells = {str(name): column for name, column in _read_lookup(self.rows).items()}
+        if self.key not in cells:
+            raise DataError(
+                f"lookup: no column {self.key!r}; its columns are {', '.join(sorted(cells)[:8])}"
+            )
+        sizes = {len(column) for column in cells.values()}
+        if len(sizes) > 1 or not 1 <= max(sizes) <= _LOOKUP_ROWS:
+            raise DataError(
+                f"lookup by {self.key!r}: give from 1 to {_LOOKUP_ROWS:,} rows, with a cell in "
+                "each column"
+            )
+        keys = cells[self.key]
+        if None in keys:
+            raise DataError(f"lookup by {self.key!r}: a row has no key; give each row one")
+        ((commonest, count),) = Counter(keys).most_common(1)
+        if count > 1:
+            raise DataError(
+                f"lookup by {self.key!r}: {commonest!r} is there {count} times; give each key once"
+            )
+        columns = {}
+        for name in cells.keys() - {self.key}:
+            column = self.columns.get(name)
+            columns[name] = _declare_public(cells[name]) if column is None else column
+        unknown_names = self.columns.keys() - columns.keys()
+        if unknown_names:
+            raise DataError(
+                f"lookup by {self.key!r}: no column {min(unknown_names)!r}; declare those it has"
+            )
+        set_field(self, "rows", None)
+        set_field(self, "on", self.on or self.key)
+        set_field(self, "columns", {name: columns[name] for name in cells if name in columns})
+        set_field(self, "cells", cells)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the table, of which column is compared, and of what is declared."""
+        text = json.dumps(self.to_dict(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def to_dict(self) -> Json:
+        """Return the lookup table as a schema in JSON has it, with its rows."""
+        rows = {
+            name: [cell.isoformat() if isinstance(cell, datetime.date) else cell for cell in cells]
+            for name, cells in self.cells.items()
+        }
+        columns = {name: _write_column(column) for name, column in self.columns.items()}
+        return {"key": self.key, "on": self.on, "rows": rows, "columns": columns}
+
+
+def _read_lookup(rows: object) -> dict[str, tuple[Any, ...]]:
+    """Return the cells of a public table, texts as the numbers or days that all of them are."""
+    is_text = isinstance(rows, str | Path)
+    if is_text:
+        rows = read_table(Path(str(rows)))
+    if isinstance(rows, Mapping):
+        columns: dict[str, Sequence[Any]] = {name: list(cells) for name, cells in rows.items()}
+    elif hasattr(rows, "to_pydict"):
+        columns = rows.to_pydict()
+    elif hasattr(rows, "columns") and hasattr(rows, "__getitem__"):
+        columns = {str(name): list(rows[name]) for name in rows.columns}
+    else:
+        raise DataError(
+            f"lookup: {type(rows).__name__} is no table; give a path, a pandas, Polars or Arrow "
+            "table, or name → cells"
+        )
+    return {str(name): tuple(map(_read_public, cells)) for name, cells in columns.items()}
+
+
+def _read_public(cell: object) -> object:
+    """Return a cell of a public table as a text, number, boolean, day or None."""
+    if hasattr(cell, "item") and not isinstance(cell, str):
+        cell = cell.item()
+    if isinstance(cell, datetime.datetime):
+        cell = cell.date() if cell == cell else None
+    if isinstance(cell, str):
+        return cell.strip() or None
+    if isinstance(cell, int | datetime.date):
+        return cell
+    if isinstance(cell, float | Decimal):
+        return float(cell) if math.isfinite(cell) else None
+    if cell is None or cell != cell or type(cell).__name__ == "NAType":
+        return None
+    raise DataError(f"lookup: {cell!r} is no text, number, boolean or day; leave its column out")
+
+
+def _declare_public(cells: Sequence[Any]) -> Column:
+    """Return the declaration that follows from a public column's cells."""
+    present = [cell for cell in cells if cell is not None]
+    distinct = list(dict.fromkeys(present))
+    if present and all(isinstance(cell, bool) for cell in present):
+        return Boolean(values=(False, True))
+    if present and all(_is_number(cell) for cell in present):
+        numbers = sorted(map(float, distinct))
+        low = numbers[0]
+        high = numbers[-1]
+        if low == high:
+            # A constant lies between 0 and itself, and 0 between 0 and 1.
+            low = min(low, 0.0)
+            high = max(high, 0.0) or float(low == 0)
+        is_coded = len(numbers) <= _GROUPS and all(number.is_integer() for number in numbers)
+        values = tuple(map(int, numbers)) if is_coded else ()
+        return Numeric(low, high, values=values)
+    days = [_read_day(cell) for cell in present]
+    if present and None not in days:
+        ordered = sorted(day for day in days if day is not None)
+        last = max(ordered[-1], ordered[0] + datetime.timedelta(days=1))
+        return Date(ordered[0], last)
+    texts = sorted(map(str, distinct))
+    return Text(values=texts if 0 < len(texts) <= _GROUPS else ())
+
+
+def _is_number(cell: object) -> bool:
+    if isinstance(cell, str):
+        return _PLAIN_NUMBER.fullmatch(cell) is not None
+    return isinstance(cell, int | float) and not isinstance(cell, bool)
+
+
+def _read_day(cell: object) -> datetime.date | None:
+    if isinstance(cell, datetime.date):
+        return cell
+    if isinstance(cell, str) and _PLAIN_DAY.fullmatch(cell):
+        try:
+            return datetime.date.fromisoformat(cell)
+        except ValueError:
+            return None
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Schema:
     """What is declared about a table: its columns in order, and whose rows they are; all public.
@@ -252,10 +431,13 @@ class Schema:
             answer, by a choice that other people's rows do not touch. A public number, never one
             counted in the rows. Without it the only question is `count(persons)` without `by`.
         decimal: The decimal mark of numbers that are texts, "." or ",".
+        lookups: Name → public table whose columns questions may ask for; training does not use
+            them.
 
     Raises:
         DataError: For what is no declaration of a column, a name that is no text, an unknown
-            decimal mark.
+            decimal mark, a lookup table by a column that is not declared, or one of whose columns
+            has the name of another column.
         InputError: Where rows_per_person is below 1.
 
     Example:
@@ -271,6 +453,7 @@ class Schema:
     person: str | None = field(default=None, kw_only=True)
     rows_per_person: int | None = field(default=None, kw_only=True)
     decimal: str = field(default=".", kw_only=True)
+    lookups: Mapping[str, Lookup] = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.columns, Mapping):
@@ -293,15 +476,41 @@ class Schema:
         if self.decimal not in (".", ","):
             raise DataError(f"decimal = {self.decimal!r}: must be '.' or ','")
         object.__setattr__(self, "columns", dict(self.columns))
+        object.__setattr__(self, "lookups", dict(self.lookups))
+        self._check_lookups()
+
+    def _check_lookups(self) -> None:
+        """Refuse a lookup table by an undeclared column, and two columns of one name."""
+        names = {*self.columns, self.person}
+        for name, lookup in self.lookups.items():
+            given: object = lookup
+            if not isinstance(given, Lookup) or not name.isidentifier():
+                raise DataError(
+                    f"lookup {name!r}: give name → Lookup(rows, key), the name a word of SQL"
+                )
+            on = self.columns.get(lookup.on)
+            if on is None or isinstance(on, Skip):
+                raise DataError(
+                    f"lookup {name}: the people's column {lookup.on!r} is not declared; declare "
+                    f"it, as in {{{lookup.on!r}: Text()}}, or name another one with on="
+                )
+            for column in (*lookup.columns, f"{name}.{lookup.key}"):
+                if column in names:
+                    raise DataError(
+                        f"lookup {name}: a column {column!r} is declared already; give it another "
+                        "name in the lookup table"
+                    )
+                names.add(column)
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, object], name: str) -> Schema:
+    def from_dict(cls, data: Mapping[str, object], name: str, *, folder: Path = Path()) -> Schema:
         """Return the schema in `data`.
 
         Args:
             data: As in TOML: `columns`, which maps names to declarations, and maybe `person`,
-                `rows_per_person` and `decimal`.
+                `rows_per_person`, `decimal` and `lookups`.
             name: Of the schema, for messages.
+            folder: Where the files of lookup tables lie.
 
         Raises:
             DataError: Where it holds anything else.
@@ -311,10 +520,11 @@ class Schema:
         if not isinstance(columns, dict) or not columns or extra:
             found = f"{', '.join(map(repr, extra))}: no part of a schema; " if extra else ""
             raise DataError(
-                f"schema {name}: {found}it must hold tables [columns.NAME], before them maybe "
-                "person, rows_per_person and decimal, and nothing else"
+                f"schema {name}: {found}it must hold tables [columns.NAME], maybe [lookups.NAME], "
+                "before them maybe person, rows_per_person and decimal, and nothing else"
             )
         settings: dict[str, Any] = {key: value for key, value in data.items() if key != "columns"}
+        settings["lookups"] = _read_lookups(data.get("lookups", {}), name, folder)
         declared = {key: _read_column(key, value, name) for key, value in columns.items()}
         try:
             return cls(declared, name=name, **settings)
@@ -328,6 +538,7 @@ class Schema:
         person: str | None = None,
         rows_per_person: int | None = None,
         decimal: str | None = None,
+        lookups: Mapping[str, Lookup] = MappingProxyType({}),
     ) -> Schema:
         """Return the schema with more declarations, or with others in place of those it has.
 
@@ -336,6 +547,7 @@ class Schema:
             person: Column of the person's id.
             rows_per_person: How many rows one person brings at most.
             decimal: The decimal mark of numbers that are texts.
+            lookups: Name → public table.
 
         Raises:
             InputError: For declarations that the class refuses.
@@ -352,6 +564,7 @@ class Schema:
             person=self.person if person is None else person,
             rows_per_person=self.rows_per_person if rows_per_person is None else rows_per_person,
             decimal=self.decimal if decimal is None else decimal,
+            lookups={**self.lookups, **lookups},
         )
 
     def features(self, *, but: set[str]) -> dict[str, Feature]:
@@ -446,6 +659,8 @@ class Schema:
             settings["rows_per_person"] = self.rows_per_person
         if self.decimal != ".":
             settings["decimal"] = self.decimal
+        if self.lookups:
+            settings["lookups"] = {name: table.to_dict() for name, table in self.lookups.items()}
         columns = {name: _write_column(column) for name, column in self.columns.items()}
         return {**settings, "columns": columns}
 
@@ -470,7 +685,7 @@ def read_schema(path: str | Path) -> Schema:
         ['age']
     """
     path = Path(path)
-    return Schema.from_dict(read_toml(path, "schema"), path.name)
+    return Schema.from_dict(read_toml(path, "schema"), path.name, folder=path.parent)
 
 
 # The word of a schema's file → the kind of a column.
@@ -483,11 +698,32 @@ _KINDS: Final[dict[str, type[Column]]] = {
     "skip": Skip,
 }
 # What a schema's file may hold at its top.
-_KEYS: Final = {"columns", "person", "rows_per_person", "decimal"}
+_KEYS: Final = {"columns", "person", "rows_per_person", "decimal", "lookups"}
+# What a schema's file may say about a lookup table.
+_LOOKUP_KEYS: Final = {"file", "rows", "key", "on", "columns"}
 # Settings that a file leaves out where they say nothing.
 _OPTIONAL: Final = {"values", "knots", "by_group"}
 # The two ends of a range.
 _ENDS: Final = {"lower", "upper"}
+
+
+def _read_lookups(data: object, schema: str, folder: Path) -> dict[str, Lookup]:
+    """Return the lookup tables of a schema's file, or raise `DataError`."""
+    lookups: dict[str, Lookup] = {}
+    tables: dict[str, Any] = data if isinstance(data, dict) else {"": None}
+    for name, table in tables.items():
+        location = f"schema {schema}, lookup {name!r}"
+        is_known = isinstance(table, dict) and set(table) <= _LOOKUP_KEYS
+        if not is_known or "key" not in table or ("file" in table) == ("rows" in table):
+            raise DataError(f"{location}: give file and key, and maybe on and columns")
+        rows = folder / str(table["file"]) if "file" in table else table["rows"]
+        declared = table.get("columns", {})
+        columns = {key: _read_column(key, value, schema) for key, value in declared.items()}
+        try:
+            lookups[name] = Lookup(rows, table["key"], table.get("on", ""), columns)
+        except DataError as error:
+            raise DataError(f"{location}: {error}") from None
+    return lookups
 
 
 def _read_column(key: str, value: object, schema: str) -> Column:

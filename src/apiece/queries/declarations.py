@@ -7,7 +7,7 @@ bounds, which have groups, and by which kind is each compared. A ledger compares
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from typing import Final
 
@@ -17,7 +17,7 @@ from apiece import _check
 from apiece._types import Json
 from apiece.datasets.blocks import UNREADABLE
 from apiece.datasets.cells import Date, list_markers
-from apiece.datasets.schema import Boolean, Numeric, Schema, Skip, Text
+from apiece.datasets.schema import Boolean, Lookup, Numeric, Schema, Skip, Text
 from apiece.errors import DataError, InputError, as_given, unknown
 from apiece.tables.values import ISO, Declared, moment_of, text_of
 
@@ -71,6 +71,8 @@ class Declarations:
     periods: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     # Column → another one, and (value, low, high) of some of its groups.
     group_bounds: Mapping[str, tuple[str, GroupBounds]] = field(default_factory=dict)
+    # Name → public table whose columns are among those above.
+    lookups: Mapping[str, Lookup] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         bounds = {}
@@ -112,6 +114,8 @@ class Declarations:
         set_field(self, "group_bounds", dict(self.group_bounds))
         for name, (by, members) in self.group_bounds.items():
             self._check_group_bounds(name, by, members)
+        set_field(self, "lookups", dict(self.lookups))
+        self._check_keys()
 
     def _check_group_bounds(self, name: str, by: str, members: GroupBounds) -> None:
         """Refuse bounds of groups that are not declared, or of one group twice."""
@@ -141,7 +145,10 @@ class Declarations:
         formats: dict[str, str] = {}
         periods: dict[str, tuple[int, int]] = {}
         group_bounds: dict[str, tuple[str, GroupBounds]] = {}
-        for name, column in schema.columns.items():
+        columns = dict(schema.columns)
+        for name, lookup in schema.lookups.items():
+            columns |= {**lookup.columns, flag_of(name, lookup): Boolean()}
+        for name, column in columns.items():
             if name == schema.person or isinstance(column, Skip):
                 continue
             match column:
@@ -178,7 +185,36 @@ class Declarations:
             decimal=schema.decimal,
             periods=periods,
             group_bounds=group_bounds,
+            lookups=schema.lookups,
         )
+
+    def _check_keys(self) -> None:
+        """Refuse a lookup table by people's ids, and two of its keys that are one value."""
+        for name, lookup in self.lookups.items():
+            if lookup.on == self.person:
+                raise InputError(
+                    f"lookup {name}: by the column of people's ids, of which nothing is public; "
+                    "register a table of people by itself"
+                )
+            keys = lookup.cells[lookup.key]
+            declared = self.lookup_keys(lookup)
+            for number, key in enumerate(keys):
+                if declared.position(key) != number:
+                    raise InputError(
+                        f"lookup {name}: key {key!r} is no value of the kind of {lookup.on!r}, or "
+                        "the same value as another key; give each key once, as it is declared"
+                    )
+
+    def lookup_keys(self, lookup: Lookup) -> Declared:
+        """Return the keys of a lookup table, as the people's column is compared with them.
+
+        Args:
+            lookup: One of `lookups`.
+        """
+        kind = self.kinds.get(lookup.on)
+        if kind is None and lookup.on in self.bounds:
+            kind = "numeric"
+        return Declared(lookup.cells[lookup.key], kind, self.decimal)
 
     def write_example(
         self,
@@ -258,7 +294,10 @@ class Declarations:
         """The declarations as a ledger compares them."""
         # Those that came later are left out where they say nothing, so that older entries of a
         # ledger stay comparable.
-        terms = asdict(self)
+        terms = asdict(replace(self, lookups={}))
+        del terms["lookups"]
+        if self.lookups:
+            terms["lookups"] = {name: lookup.digest for name, lookup in self.lookups.items()}
         # Only derived columns are made from dates between bounds; their questions add them.
         del terms["periods"]
         if self.decimal == ".":
@@ -337,9 +376,19 @@ class Declarations:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The declared columns, the person's first: what is read from a table, and no more."""
+        """The declared columns, the person's first, with those of lookup tables."""
         names = [self.person, *self.bounds, *self.groups, *self.kinds]
         return tuple(dict.fromkeys(names))
+
+    @property
+    def read_columns(self) -> tuple[str, ...]:
+        """The columns that are read from the people's table, and no more."""
+        public = {
+            column
+            for name, lookup in self.lookups.items()
+            for column in (*lookup.columns, flag_of(name, lookup))
+        }
+        return tuple(column for column in self.columns if column not in public)
 
     @property
     def readings(self) -> tuple[tuple[str, str], ...]:
@@ -365,6 +414,11 @@ class Declarations:
         """
         self.groups_of(column)
         return f"g{list(self.groups).index(column)}"
+
+
+def flag_of(name: str, lookup: Lookup) -> str:
+    """Return the name of the column that is true where a row's key is in a lookup table."""
+    return f"{name}.{lookup.key}"
 
 
 def _read_period(column: Date) -> tuple[int, int]:

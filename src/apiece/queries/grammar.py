@@ -84,6 +84,15 @@ _EXAMPLE: Final = "for instance: mean(income) by region where age >= 18"
 
 
 @dataclass(frozen=True, slots=True)
+class Join:
+    """A JOIN with a public table: the people's column `on` and the table's column `key`."""
+
+    table: str
+    on: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
 class ParsedQuery:
     """A parsed query; the first column of a regression is the response."""
 
@@ -102,6 +111,8 @@ class ParsedQuery:
     derived: Mapping[str, Expression] = field(default_factory=dict)
     # Whether it was written in SQL, in which booleans are numbers and groups without a word.
     is_sql: bool = False
+    # The public tables that it joins, in SQL.
+    joins: tuple[Join, ...] = ()
 
 
 def parse(text: str) -> ParsedQuery:

@@ -33,7 +33,14 @@ from apiece.queries.expressions import (
 )
 from apiece.queries.functions import FUNCTIONS
 from apiece.queries.grammar import ParsedQuery, parse
-from apiece.queries.question import bind_literals, count_rows, make_view, needs_rows, settle_query
+from apiece.queries.question import (
+    bind_literals,
+    check_joins,
+    count_rows,
+    make_view,
+    needs_rows,
+    settle_query,
+)
 from apiece.queries.sql import is_sql, parse_statement
 
 # Aggregates of which a row adds to one sum alone: these need no δ.
@@ -68,6 +75,9 @@ def find_mistakes(
         _check.positive("epsilon", epsilon)
     with _collect(mistakes):
         _require_delta(queries, delta)
+    for query in queries:
+        with _collect(mistakes):
+            check_joins(query, declarations)
     undeclared = _find_undeclared(queries, declarations)
     mistakes += undeclared
     for query in queries:

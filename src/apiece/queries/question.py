@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from apiece._types import Json
-from apiece.errors import InputError, as_given, unknown
+from apiece.errors import DataError, InputError, as_given, unknown
 from apiece.queries.declarations import Declarations
 from apiece.queries.derived import View, settle_call
 from apiece.queries.expressions import (
@@ -248,6 +248,7 @@ def resolve(query: ParsedQuery, declarations: Declarations, source: str = "") ->
     literal of another kind than its column's, and where it is not declared how many rows a
     person brings.
     """
+    check_joins(query, declarations)
     query = settle_query(query, declarations)
     bounds = _find_group_bounds(query, declarations)
     query = _scale_by_group(query, bounds, declarations)
@@ -376,6 +377,27 @@ def _scale_by_group(
 
 def _make_constant(value: float) -> Constant:
     return Constant(value, "numeric")
+
+
+def check_joins(query: ParsedQuery, declarations: Declarations) -> None:
+    """Raise `DataError` for a join with a table that is not declared, or not by these columns."""
+    for join in query.joins:
+        lookup = declarations.lookups.get(join.table)
+        if lookup is None:
+            raise DataError(
+                f"query: JOIN {join.table}: no declared lookup table; declare the public table, as "
+                "in "
+                + as_given(
+                    f"schema.declare(lookups={{{join.table!r}: Lookup('{join.table}.csv', "
+                    f"{join.key!r})}})",
+                    flag=f"--lookup {join.table}={join.table}.csv::{join.key}",
+                )
+            )
+        if (join.on, join.key) != (lookup.on, lookup.key):
+            raise DataError(
+                f"query: JOIN {join.table} by {join.on} = {join.key}: it is declared by "
+                f"{lookup.on} = {lookup.key}; join it by these"
+            )
 
 
 def settle_query(query: ParsedQuery, declarations: Declarations) -> ParsedQuery:

@@ -143,16 +143,16 @@ def list_cells(declarations: Declarations) -> dict[str, tuple[str, str]]:
 
 def unpack_columns(columns: Columns, declarations: Declarations) -> dict[str, pa.ChunkedArray]:
     """Return the declared columns as they are stored; a marker of missing values is null."""
-    plain: dict[str, pa.ChunkedArray] = {}
-    for column in declarations.columns:
-        try:
-            cells = sources.unpack_column(columns[column], exact=column == declarations.person)
-            plain[column] = _remove_markers(cells, column, declarations)
-        except UnsupportedError as error:
-            raise UnsupportedError(
-                f"column {column!r}: {error}; leave it out or convert it"
-            ) from None
-    return plain
+    return {column: unpack_cells(columns, column, declarations) for column in declarations.columns}
+
+
+def unpack_cells(columns: Columns, column: str, declarations: Declarations) -> pa.ChunkedArray:
+    """Return one of the declared columns as `unpack_columns` does."""
+    try:
+        cells = sources.unpack_column(columns[column], exact=column == declarations.person)
+        return _remove_markers(cells, column, declarations)
+    except UnsupportedError as error:
+        raise UnsupportedError(f"column {column!r}: {error}; leave it out or convert it") from None
 
 
 def convert_columns(plain: Columns, declarations: Declarations) -> dict[str, pa.ChunkedArray]:

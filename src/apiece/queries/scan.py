@@ -36,6 +36,8 @@ Sums = dict[int, list[int]]
 CellCounts: TypeAlias = tuple[Integers, Integers]
 # A sum of squares travels in two halves, sum // 2^53 and the remainder: both are exact as doubles.
 _HALF: Final = 2**53
+# Below it doubles have every whole number.
+_DOUBLE: Final = 2**53
 # What the arithmetic of a norm in doubles is off by at most, in proportion; norms are rounded up.
 _NORM_SLACK: Final = 2.0**-40
 
@@ -100,17 +102,27 @@ class ClampedColumn:
 
     @property
     def clamped_sql(self) -> str:
-        """SQL for the clamped value."""
+        """SQL for the clamped value; null for a null."""
         low = number_sql(self.measure.low)
         high = number_sql(self.measure.high)
-        return f"least(greatest({self.stored}, {low}), {high})"
+        # Engines are twice as quick at it as at `least` and `greatest`.
+        return (
+            f"(CASE WHEN {self.stored} < {low} THEN {low} WHEN {self.stored} > {high} THEN {high} "
+            f"ELSE {self.stored} END)"
+        )
 
     @property
     def scaled_sql(self) -> str:
         """SQL for the clamped value, scaled to [−1, 1]."""
-        middle = number_sql(self.measure.middle)
-        half = number_sql(self.measure.half)
-        return f"least(greatest(({self.clamped_sql} - {middle}) / {half}, -1.0), 1.0)"
+        measure = self.measure
+        middle = number_sql(measure.middle)
+        half = number_sql(measure.half)
+        scaled = f"({self.clamped_sql} - {middle}) / {half}"
+        # Rounded differences and quotients are monotone, so that a bound has the extreme one.
+        lowest = (measure.low - measure.middle) / measure.half
+        highest = (measure.high - measure.middle) / measure.half
+        is_within = lowest >= -1 and highest <= 1
+        return scaled if is_within else f"least(greatest({scaled}, -1.0), 1.0)"
 
     def point_sql(self, grid: Grid) -> str:
         """Return SQL for the point of a grid within these bounds that is nearest to the value."""
@@ -332,15 +344,11 @@ def contributions_sql(
             "query: derived columns are computed by duckdb alone; leave out --engine, or ask "
             "without arithmetic"
         )
-    cell = _cell_sql(scan, dialect)
     steps = ", ".join(f"{_step_sql(addend, grid)} AS k{i}" for i, addend in enumerate(scan.addends))
+    cell = _cell_sql(scan, dialect)
     if has_no_surplus(question, most):
-        matching = f"({_matching_sql(scan, dialect)}) AS matching_rows"
-        if question.persons:
-            # Of a person's rows in a group one counts, and all of them add the same.
-            matching = f"(SELECT DISTINCT person, {cell} AS cell FROM {matching}) AS memberships"
-            cell = "cell"
-        rows = f"SELECT person, {steps}, {cell} AS cell FROM {matching}"
+        source, cell = _counted_sql(scan, dialect)
+        rows = f"SELECT person, {steps}, {cell} AS cell FROM {source}"
         return f"WITH row_steps AS ({rows}) {_pairs_sql(scan, dialect)}"
     # `place` orders a person's rows by their content, so that which of them count is a function of
     # that person's rows alone.
@@ -368,24 +376,37 @@ def has_no_surplus(question: Question, most: int | None) -> bool:
     return brought <= question.rows
 
 
-def cells_sql(scan: Scan, grid: float, dialect: SqlDialect, most: int) -> str | None:
+def cells_sql(scan: Scan, grid: float, dialect: SqlDialect, *, most: int, rows: int) -> str | None:
     """Return SQL for the sums of each cell over everybody, in one scan of the table.
 
-    It is None where the rows of each person have to be looked at together. Arguments as of
-    `contributions_sql`.
+    It is None where the rows of each person have to be looked at together. `rows` is the number of
+    rows of the table; the other arguments are those of `contributions_sql`.
     """
-    if not dialect.sums_are_wide or not _adds_every_row(scan.question, most):
+    if not (dialect.sums_are_wide and has_no_surplus(scan.question, most)):
         return None
+    # A row adds at most 1/grid steps and half a step. Whole numbers whose sizes add up to less than
+    # 2^53 have exact sums as doubles, in any order.
+    is_exact = rows * (1 / grid + 1) < _DOUBLE
     sums = []
     for i, addend in enumerate(scan.addends):
         step = _step_sql(addend, grid)
-        # What is the same of every row is counted.
-        total = f"count(*) * CAST({step} AS {dialect.wide})" if addend == ONE else f"sum({step})"
+        if addend == ONE:
+            # What is the same of every row is counted.
+            total = f"count(*) * CAST({step} AS {dialect.wide})"
+        elif is_exact:
+            total = f"CAST(sum({_round_sql(addend, grid)}) AS {dialect.wide})"
+        else:
+            total = f"sum({step})"
         sums.append(f"{total} AS k{i}")
-    return (
-        f"SELECT {_cell_sql(scan, dialect)} AS cell, {', '.join(sums)} "
-        f"FROM ({_matching_sql(scan, dialect)}) AS matching_rows GROUP BY cell"
-    )
+    source = f"({_matching_sql(scan, dialect)}) AS matching_rows"
+    cell = _cell_sql(scan, dialect)
+    if not _adds_every_row(scan.question, most):
+        source, cell = _counted_sql(scan, dialect)
+    # One cell needs no groups; without rows it has no sum.
+    is_single = scan.group is None and scan.question.cell_count == 1
+    if is_single:
+        return f"SELECT 0 AS cell, {', '.join(sums)} FROM {source} HAVING count(*) > 0"
+    return f"SELECT {cell} AS cell, {', '.join(sums)} FROM {source} GROUP BY cell"
 
 
 def places_sql(scan: Scan, dialect: SqlDialect, most: int) -> str | None:
@@ -408,6 +429,16 @@ def _adds_every_row(question: Question, most: int) -> bool:
     return has_no_surplus(question, most) and not is_once
 
 
+def _counted_sql(scan: Scan, dialect: SqlDialect) -> tuple[str, str]:
+    """Return SQL for what counts where there is no surplus, and for its cell."""
+    matching = f"({_matching_sql(scan, dialect)}) AS matching_rows"
+    cell = _cell_sql(scan, dialect)
+    if not scan.question.persons:
+        return matching, cell
+    # Of a person's rows in a group one counts, and all of them add the same.
+    return f"(SELECT DISTINCT person, {cell} AS cell FROM {matching}) AS memberships", "cell"
+
+
 def _cell_sql(scan: Scan, dialect: SqlDialect) -> str:
     """Return SQL for the number of a row's cell, over all groups."""
     base = "0" if scan.group is None else f"{scan.group} * {scan.question.cell_count}"
@@ -418,7 +449,12 @@ def _step_sql(addend: str, grid: float) -> str:
     """Return SQL for what a row adds, in whole steps of the grid."""
     # A feature is at most 1 in size and 1/grid at most 2^44, so a step is exact in 64 bits and no
     # sum, nor one of squares, leaves 38 digits.
-    return f"CAST(round(({addend}) / {number_sql(grid)}) AS BIGINT)"
+    return f"CAST({_round_sql(addend, grid)} AS BIGINT)"
+
+
+def _round_sql(addend: str, grid: float) -> str:
+    """Return SQL for a whole number of the grid's steps, as a double."""
+    return f"round(({addend}) / {number_sql(grid)})"
 
 
 def _pairs_sql(scan: Scan, dialect: SqlDialect) -> str:

@@ -61,7 +61,7 @@ from apiece.queries.scan import (
     Texts,
 )
 from apiece.queries.sources import Log
-from apiece.queries.sql import Statement, parse_statement
+from apiece.queries.sql import Statement, is_sql, parse_statement
 from apiece.queries.table import DeferredTable, Table, discard_message, register
 
 # Made-up rows of a group where no number is said.
@@ -388,8 +388,10 @@ class Session:
 
     Args:
         source: What `register` or `register_on_spark` has returned, the folder in which `register`
-            has kept a table, or what else `register` takes.
-        schema: The one that the table was registered with; a folder of `register` has its own.
+            has kept a table, or what else `register` takes; or name → such a source, of several
+            tables of the same people, each with rows of its own.
+        schema: The one that the table was registered with; a folder of `register` has its own. Of
+            several tables name → schema.
         ledger: Charges each person for their own contribution and answers from those whose budget
             allows it, leaving out who has no account. Without one, each answer is (epsilon,
             delta)-DP by itself and nothing is remembered.
@@ -414,31 +416,69 @@ class Session:
     """
 
     source: object = field(repr=False)
-    schema: Schema | None = None
+    schema: Schema | Mapping[str, Schema] | None = None
     ledger: Ledger | None = None
     seed: int | None = field(default=None, repr=False)
     log: Log = field(default=discard_message, repr=False)
     # Source of the noise, from the seed.
     _bits: Bits = field(init=False, repr=False, compare=False)
+    # Of several tables: name → a session of that table, with the same noise and ledger.
+    _tables: dict[str, Session] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_bits", make_bits(self.seed))
+        if isinstance(self.source, Mapping):
+            self._open_tables(self.source)
+            return
+        schema = self.schema
+        if isinstance(schema, Mapping):
+            raise InputError("schema: of several tables, and the source is one; give its schema")
         source = self.source
         if isinstance(source, str | Path) and is_registered(source):
             registered = Registration.open(source)
             object.__setattr__(self, "source", DeferredTable.from_registration(registered))
-            if self.schema is None:
-                object.__setattr__(self, "schema", registered.schema)
-        if self.schema is None:
+            schema = registered.schema if schema is None else schema
+            object.__setattr__(self, "schema", schema)
+        if schema is None:
             raise InputError(
                 "schema: missing; give the one that declares the table's columns, as in "
                 "Schema({'age': Numeric(0, 100)}, person='id')"
             )
         if not isinstance(self.source, Registered):
-            table = register(self.source, self.schema, log=self.log)
+            table = register(self.source, schema, log=self.log)
             object.__setattr__(self, "source", table)
-        elif self.source.declarations != Declarations.from_schema(self.schema):
+        elif self.source.declarations != Declarations.from_schema(schema):
             raise InputError("schema: not the one that the table was registered with; give that")
+
+    def _open_tables(self, sources: Mapping[str, object]) -> None:
+        """Open a session of each table, by its name."""
+        schemas: Mapping[str, Schema | None] = {}
+        if isinstance(self.schema, Mapping):
+            schemas = self.schema
+        elif self.schema is not None:
+            schemas = dict.fromkeys(sources, self.schema)
+        surplus = schemas.keys() - sources.keys()
+        if surplus or not sources:
+            name = min(surplus, default="")
+            raise InputError(f"source: no table {name!r}; give name → source, each with its schema")
+        for name, source in sources.items():
+            table = Session(source, schemas.get(name), self.ledger, self.seed, self.log)
+            object.__setattr__(table, "_bits", self._bits)
+            self._tables[name] = table
+
+    def _choose_table(self, text: str, table: str | None) -> Session:
+        """Return the session of the table that a question names."""
+        name = table
+        if name is None and is_sql(text):
+            name = parse_statement(text).table
+        if name is None:
+            raise InputError(
+                "query: of several tables, and it names none; write SELECT … FROM a table, or give "
+                f"table, one of {', '.join(self._tables)}"
+            )
+        if name not in self._tables:
+            raise InputError(f"query: {unknown('table', name, list(self._tables))}")
+        return self._tables[name]
 
     @property
     def _table(self) -> Registered:
@@ -454,6 +494,7 @@ class Session:
         analysis_id: str | None = None,
         split: Sequence[float] | None = None,
         share: float | None = None,
+        table: str | None = None,
     ) -> Answer:
         """Return the answer to a query; it costs anyone at most (epsilon, delta).
 
@@ -472,6 +513,7 @@ class Session:
                 relative to the bounds of its column.
             share: Of SELECT DISTINCT with a ledger: the most of anybody's account that it takes, in
                 (0, 1]. Whoever would pay more has a smaller weight, by their own account alone.
+            table: Of several tables the one that is asked; SQL names it after FROM.
 
         Raises:
             InputError: For what is not a query, one whose answer would be too large, epsilon, delta
@@ -489,6 +531,15 @@ class Session:
             that the ledger has for `analysis_id`, on no row, wherever an earlier call was
             interrupted.
         """
+        if self._tables:
+            return self._choose_table(text, table).ask(
+                text,
+                epsilon=epsilon,
+                delta=delta,
+                analysis_id=analysis_id,
+                split=split,
+                share=share,
+            )
         name = str(uuid.uuid4()) if analysis_id is None else analysis_id
         source = self._table.fingerprint
         request = _Request.from_text(

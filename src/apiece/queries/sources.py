@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -319,6 +320,8 @@ CELLS: Final = 2**21
 _BUFFER: Final = 2**20
 # Characters of a source's name in a message, at most.
 _NAME_LENGTH: Final = 60
+# A user and password in an address.
+_USER: Final = re.compile(r"(?<=:)//[^/]*@")
 # Takes a message that is for the steward's eyes only.
 Log = Callable[[str], None]
 # Name → Arrow column, as it is stored.
@@ -365,6 +368,8 @@ def read_source(
 def shorten_name(source: object) -> str:
     """Return the name of a source in a message, in quotes and of at most 60 characters."""
     text = str(source) if isinstance(source, (str, Path)) else type(source).__name__
+    # An address may have a password.
+    text = _USER.sub("//", text)
     if len(text) > _NAME_LENGTH:
         text = text[: _NAME_LENGTH - 3] + "…"
     return repr(text)

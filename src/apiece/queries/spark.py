@@ -147,6 +147,10 @@ def register_on_spark(
     """
     declarations = Declarations.from_schema(schema)
     declarations.require_person()
+    if declarations.lookups:
+        raise UnsupportedError(
+            "schema: lookup tables are joined by duckdb alone; leave out --engine, or the lookups"
+        )
     with hide_rows(source, log):
         parts, rows = _list_parts(Path(source), declarations)
         digest = _hash_files(spark, parts)

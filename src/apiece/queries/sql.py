@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from apiece._lazy import require
@@ -32,7 +32,7 @@ from apiece.queries.expressions import (
     Relation,
 )
 from apiece.queries.functions import PARTS, UNITS
-from apiece.queries.grammar import DEPTH, LEVELS, ParsedQuery, check_text, parse
+from apiece.queries.grammar import DEPTH, LEVELS, Join, ParsedQuery, check_text, parse
 
 if TYPE_CHECKING:
     from sqlglot import exp
@@ -96,6 +96,8 @@ class Statement:
     # How many groups are shown, at most.
     shown: int | None = None
     is_sql: bool = False
+    # The table that SQL names after FROM; "" in the language of `grammar`.
+    table: str = ""
 
 
 def parse_statement(text: str) -> Statement:
@@ -208,7 +210,8 @@ _NEAREST: Final = {
     "Subquery": "ask the inner question by itself, or write its columns as expressions",
     "Select": "ask the inner question by itself, or write its columns as expressions",
     "Exists": "write a condition on the row itself",
-    "Join": "one table is asked; join a public table of values by CASE",
+    "Join": "join a declared public table, as JOIN regions ON people.postcode = regions.postcode, "
+    "or LEFT JOIN",
     "Union": "ask one question after the other",
     "With": "write the columns of the inner question as expressions",
     "Mode": "SELECT value, count(*) … GROUP BY value ORDER BY count(*) DESC LIMIT 1",
@@ -250,15 +253,19 @@ class _Reader:
         self.text = text.strip()
         # Alias → the node that it stands for.
         self.aliases: dict[str, exp.Expression] = {}
+        # Alias of a joined public table → its join, and whether rows without a key are left out.
+        self.joins: dict[str, tuple[Join, bool]] = {}
+        # The people's table.
+        self.table = ""
         self.depth = 0
 
     def read(self) -> Statement:
         """Return the statement; raise `InputError` for what is not one."""
         select = self._parse()
         self._refuse_clauses(select)
+        self._read_joins(select)
         grouped = self._read_grouping(select)
-        where = select.args.get("where")
-        condition = None if where is None else self.read_condition(where.this)
+        condition = self._read_where(select)
         if select.args.get("distinct"):
             return self._read_discovery(select, condition)
         queries: list[ParsedQuery] = []
@@ -305,6 +312,7 @@ class _Reader:
             None if is_plain else tuple(formulas),
             group_labels,
             is_sql=True,
+            table=self.table,
         )
         return self._read_presentation(select, statement, grouped)
 
@@ -388,9 +396,11 @@ class _Reader:
             text=self.text,
             derived={name: expression},
             is_sql=True,
+            joins=tuple(join for join, _ in self.joins.values()),
         )
         label = nodes[0].alias or name
-        return Statement(self.text, (query,), (label,), None, {name: label}, is_sql=True)
+        labels = {name: label}
+        return Statement(self.text, (query,), (label,), None, labels, is_sql=True, table=self.table)
 
     def _parse(self) -> exp.Select:
         """Return the tree of the text, which must be one SELECT."""
@@ -430,7 +440,7 @@ class _Reader:
         """Raise `InputError` for clauses of SELECT that have no meaning here."""
         allowed = {
             "expressions", "from", "from_", "where", "group", "having", "order", "limit", "kind",
-            "hint", "operation_modifiers",
+            "hint", "operation_modifiers", "joins",
         }  # fmt: skip
         for name, value in select.args.items():
             if not value or name in allowed:
@@ -452,6 +462,71 @@ class _Reader:
         if extra:
             node = extra[0][0] if isinstance(extra[0], list) else extra[0]
             raise self.refuse(node)
+        self.table = str(table.name)
+
+    def _read_joins(self, select: exp.Select) -> None:
+        """Read the joins with public tables, each by one column of the people's table."""
+        for node in select.args.get("joins") or ():
+            side = str(node.args.get("side") or "").upper()
+            kind = str(node.args.get("kind") or "").upper()
+            table = node.this
+            is_plain = _class_of(table) == "Table" and _class_of(table.this) == "Identifier"
+            is_known = (side, kind) in (("", ""), ("", "INNER"), ("LEFT", ""), ("LEFT", "OUTER"))
+            if not (is_plain and is_known) or node.args.get("method"):
+                raise self.refuse(node)
+            name = str(table.name)
+            alias = str(table.alias or name)
+            if alias in self.joins:
+                raise InputError(f"query: {alias} is joined twice; join it once")
+            using: list[Any] = node.args.get("using") or []
+            if len(using) == 1:
+                on = key = str(using[0].name)
+            else:
+                on, key = self._read_key(node, alias)
+            self.joins[alias] = Join(name, on, key), side == ""
+
+    def _read_key(self, node: Any, alias: str) -> tuple[str, str]:
+        """Return the people's column and the table's that ON compares."""
+        equal = node.args.get("on")
+        while _class_of(equal) == "Paren":
+            equal = equal.this
+        if _class_of(equal) != "EQ":
+            raise self.refuse(node)
+        sides = [equal.this, equal.expression]
+        if any(_class_of(side) != "Column" for side in sides):
+            raise self.refuse(node)
+        names = {str(side.table) for side in sides}
+        if alias not in names or len(names) < 2 or names & self.joins.keys():
+            raise InputError(
+                f"query: JOIN {alias}: ON must compare a column of the people's table with one of "
+                f"{alias}, as ON people.postcode = {alias}.postcode"
+            )
+        public, own = sides if sides[0].table == alias else sides[::-1]
+        return str(own.name), str(public.name)
+
+    def _read_where(self, select: exp.Select) -> Condition | None:
+        """Return the condition of a row, which has the key of every table that is joined."""
+        where = select.args.get("where")
+        conditions = [] if where is None else [self.read_condition(where.this)]
+        conditions += [
+            Negated(Missing(f"{join.table}.{join.key}"))
+            for join, is_inner in self.joins.values()
+            if is_inner
+        ]
+        if len(conditions) > 1:
+            return Combined("and", tuple(conditions))
+        return conditions[0] if conditions else None
+
+    def _read_column(self, node: Any) -> Expression:
+        """Return a column; a joined table's key is the people's column where a row has one."""
+        name = str(node.name)
+        join, is_inner = self.joins.get(str(node.table), (None, True))
+        if join is None or name != join.key:
+            return Cell(name)
+        if is_inner:
+            return Cell(join.on)
+        found = Negated(Missing(f"{join.table}.{join.key}"))
+        return Choice(((found, Cell(join.on)),), NULL)
 
     def _read_grouping(self, select: exp.Select) -> dict[str, Expression]:
         """Return the grouping columns: name → expression, in the order of GROUP BY."""
@@ -560,6 +635,7 @@ class _Reader:
             text=self.text,
             derived=derived,
             is_sql=True,
+            joins=tuple(join for join, _ in self.joins.values()),
         )
 
     def _read_aggregate(self, node: Any) -> _Aggregate:
@@ -659,7 +735,7 @@ class _Reader:
     def _read_expression(self, node: Any) -> Expression:
         name = _class_of(node)
         readers: dict[str, Callable[[Any], Expression]] = {
-            "Column": lambda n: Cell(_column_name(n)),
+            "Column": self._read_column,
             "Paren": lambda n: self.read_expression(n.this),
             "Literal": _read_literal,
             "Boolean": lambda n: Constant(float(bool(n.this)), "boolean"),
@@ -989,17 +1065,7 @@ class _Reader:
                 "query: HAVING, ORDER BY and LIMIT are of groups, and there is no GROUP BY; leave "
                 "them out"
             )
-        return Statement(
-            statement.text,
-            statement.queries,
-            statement.labels,
-            statement.formulas,
-            statement.group_labels,
-            tuple(orders),
-            tuple(limits),
-            shown,
-            is_sql=True,
-        )
+        return replace(statement, orders=tuple(orders), limits=tuple(limits), shown=shown)
 
     def _read_limit(
         self, node: Any, select: exp.Select, statement: Statement, grouped: dict[str, Expression]
@@ -1031,8 +1097,7 @@ class _Reader:
             if name in names:
                 return str(name)
         if _has_aggregate(target):
-            where = select.args.get("where")
-            condition = None if where is None else self.read_condition(where.this)
+            condition = self._read_where(select)
             query = self._read_statistic(target, list(grouped), condition, grouped)
             number = _find_query(query, statement.queries)
             if number >= 0:
@@ -1156,11 +1221,6 @@ def _describe(error: Any) -> str:
     else:
         text = str(error).splitlines()[0] if str(error) else "cannot be read"
     return "cannot read the SQL: " + _ESCAPES.sub("", text)[:200]
-
-
-def _column_name(node: Any) -> str:
-    # The table's name before a column is that of the one table.
-    return str(node.name)
 
 
 def _read_literal(node: Any) -> Expression:

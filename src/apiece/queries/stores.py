@@ -1,8 +1,9 @@
-"""Tables that lie in folders of Parquet files and in database files; read literally.
+"""Tables that lie in folders of Parquet files, databases and workbooks; read literally.
 
 A folder's files are one table: they have the same columns, stored alike, and `key=value` folders on
-the way to a file are columns of text, as Hive writes them. Of a database file one table is read: of
-SQLite each cell as it is stored, for its columns have no types; of DuckDB by its columns' types.
+the way to a file are columns of text, as Hive writes them. Of a database one table is read: of
+SQLite each cell as it is stored, for its columns have no types; of DuckDB and PostgreSQL by its
+columns' types. Of a workbook one sheet is read, cell by cell.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ import hashlib
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
-from apiece.errors import DataError, InputError
+from apiece._lazy import require
+from apiece.errors import DataError, InputError, UnsupportedError
 from apiece.queries import sources
 from apiece.queries.sources import Columns, Log
 
 if TYPE_CHECKING:
+    import psycopg
     import pyarrow as pa
 
 # What stands between a database file's path and the name of a table.
@@ -32,6 +36,23 @@ _ENGINES: Final = {
     ".sqlite3": "sqlite",
     ".db": "sqlite",
 }
+# Beginnings of the address of a database on a PostgreSQL server.
+_SERVERS: Final = ("postgresql://", "postgres://")
+# Endings of workbooks' names.
+_WORKBOOKS: Final = (".xlsx", ".xlsm")
+# PostgreSQL's types whose cells are read as numbers or booleans → the function of Arrow's type.
+_STORED: Final = {
+    "int2": "int16",
+    "int4": "int32",
+    "int8": "int64",
+    "float4": "float32",
+    "float8": "float64",
+    "bool": "bool_",
+}
+# PostgreSQL's types whose cells are read as the text that they have there.
+_TEXTS: Final = (
+    "text", "varchar", "bpchar", "name", "numeric", "date", "timestamp", "uuid",
+)  # fmt: skip
 # What Hive writes in place of a missing value.
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
 
@@ -40,6 +61,17 @@ def is_database(source: str) -> bool:
     """Return whether a source is FILE::TABLE of a database file."""
     name, separator, _ = source.rpartition(SEPARATOR)
     return bool(separator) and Path(name).suffix.lower() in _ENGINES
+
+
+def is_server(source: str) -> bool:
+    """Return whether a source is ADDRESS::TABLE of a database on a PostgreSQL server."""
+    return source.startswith(_SERVERS)
+
+
+def is_workbook(source: str) -> bool:
+    """Return whether a source is a workbook of Excel's, or FILE::SHEET of one."""
+    name, separator, _ = source.rpartition(SEPARATOR)
+    return Path(name if separator else source).suffix.lower() in _WORKBOOKS
 
 
 @contextmanager
@@ -252,3 +284,170 @@ def _read_duckdb(path: Path, table: str, wanted: Sequence[str], log: Log) -> Ite
         if is_empty:
             empty = reader.schema.empty_table()
             yield {name: empty.column(name) for name in wanted}
+
+
+@contextmanager
+def read_server(
+    source: str, wanted: Sequence[str], log: Log
+) -> Iterator[tuple[Iterator[Columns], str]]:
+    """Yield the wanted columns of ADDRESS::TABLE on a PostgreSQL server, in parts, and "".
+
+    TABLE may be SCHEMA.TABLE. All parts are of one moment, and ordered by their contents, so that
+    the same rows give the same parts.
+
+    Raises `DataError` for a server that does not answer and a table that is not there, or lacks a
+    column; `UnsupportedError` for a column of another type than numbers, truths, texts and dates.
+    """
+    require("ledger", "psycopg")
+    import psycopg
+
+    address, _, table = source.rpartition(SEPARATOR)
+    if not (address and table):
+        raise InputError(
+            f"source {sources.shorten_name(source)}: names no table; give ADDRESS{SEPARATOR}TABLE"
+        )
+    try:
+        connection = psycopg.connect(address)
+    except psycopg.Error as error:
+        log(f"source {sources.shorten_name(source)}: {error}")
+        raise DataError(
+            f"source {sources.shorten_name(source)}: the server does not answer, or refuses the "
+            "connection; the reason is in the steward's log"
+        ) from None
+    with closing(connection):
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.read_only = True
+        connection.execute("SET LOCAL TimeZone = 'UTC'")
+        connection.execute("SET LOCAL DateStyle = 'ISO'")
+        yield _read_postgresql(connection, source, table, wanted), ""
+
+
+def _read_postgresql(
+    connection: psycopg.Connection, source: str, table: str, wanted: Sequence[str]
+) -> Iterator[Columns]:
+    """Yield the columns of a table of PostgreSQL: numbers as stored, all others as text."""
+    import pyarrow as pa
+
+    schema, _, name = table.rpartition(".")
+    types: dict[str, str] = dict(
+        connection.execute(
+            "SELECT attname, CASE WHEN typtype = 'e' THEN 'text' ELSE typname END "
+            "FROM pg_attribute JOIN pg_class ON attrelid = pg_class.oid "
+            "JOIN pg_type ON atttypid = pg_type.oid WHERE attnum > 0 AND NOT attisdropped "
+            "AND relkind IN ('r', 'p', 'v', 'm', 'f') AND relname = %s "
+            "AND (relnamespace = to_regnamespace(%s) OR %s = '' AND pg_table_is_visible(attrelid))",
+            [name, _quote_name(schema) if schema else None, schema],
+        ).fetchall()
+    )
+    if not types:
+        raise DataError(
+            f"source {sources.shorten_name(source)}: has no table {table!r} that can be read; give "
+            f"ADDRESS{SEPARATOR}TABLE"
+        )
+    sources.require_names(source, list(types), wanted)
+    cells = [_cell_of(source, column, types[column]) for column in wanted]
+    order = ", ".join(f'{_quote_name(column)}::text COLLATE "C"' for column in wanted)
+    quoted = f"{_quote_name(schema)}." if schema else ""
+    size = max(1, sources.CELLS // len(wanted))
+    layout = pa.schema([
+        (column, getattr(pa, _STORED[types[column]])())
+        if types[column] in _STORED
+        else (column, pa.large_string())
+        for column in wanted
+    ])  # fmt: skip
+    with connection.cursor("rows") as cursor:
+        # The names are quoted and those of the catalogue.
+        query = f"SELECT {', '.join(cells)} FROM {quoted}{_quote_name(name)} ORDER BY {order}"
+        cursor.execute(query.encode())
+        rows = cursor.fetchmany(size)
+        while True:
+            columns = zip(*rows, strict=True) if rows else ([] for _ in wanted)
+            yield {
+                field.name: pa.chunked_array([pa.array(list(column), field.type)])
+                for field, column in zip(layout, columns, strict=True)
+            }
+            rows = cursor.fetchmany(size)
+            if not rows:
+                return
+
+
+def _cell_of(source: str, column: str, kind: str) -> str:
+    """Return SQL for the cells of a column of PostgreSQL, which cannot fail on a row."""
+    quoted = _quote_name(column)
+    if kind in _STORED:
+        return quoted
+    if kind == "timestamptz":
+        return f"({quoted} AT TIME ZONE 'UTC')::text"
+    if kind in _TEXTS:
+        return f"{quoted}::text"
+    raise UnsupportedError(
+        f"source {sources.shorten_name(source)}: column {column!r} is of type {kind}, which is "
+        "neither text, a number nor a date; leave it out or convert it"
+    )
+
+
+@contextmanager
+def read_workbook(
+    source: str, wanted: Sequence[str], log: Log
+) -> Iterator[tuple[Iterator[Columns], str]]:
+    """Yield the wanted columns of FILE or FILE::SHEET, in parts, and the SHA-256 of the file.
+
+    The first row has the names. A formula is the value that Excel has stored for it. Of several
+    sheets the name tells which, and is a part of the digest.
+
+    Raises `DataError` for a file or sheet that is not there, or lacks a column.
+    """
+    require("excel", "openpyxl")
+    import openpyxl  # type: ignore[import-untyped]
+
+    name, separator, sheet = source.rpartition(SEPARATOR)
+    path = Path(name if separator else source)
+    with sources.open_file(path) as file:
+        state = sources.read_state(file)
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        file.seek(0)
+        try:
+            workbook = openpyxl.load_workbook(file, read_only=True, data_only=True)
+        # Any error of the reader's may quote a cell.
+        except Exception as error:
+            log(f"source {sources.shorten_name(path)}: {type(error).__name__}: {error}")
+            raise DataError(
+                f"source {sources.shorten_name(path)}: no workbook that can be read; save it as "
+                '"CSV UTF-8" and give that file'
+            ) from None
+        names = workbook.sheetnames
+        is_there = sheet in names if separator else len(names) == 1
+        if not is_there:
+            # The sheets' names are the steward's to know.
+            log(f"source {sources.shorten_name(path)}: sheets {names}")
+            raise DataError(
+                f"source {sources.shorten_name(path)}: has {len(names)} sheets, and none "
+                f"is {sheet!r}; name one of them, as {path.name}{SEPARATOR}SHEET"
+            )
+        if separator:
+            digest = hashlib.sha256(f"{digest}  {sheet}\n".encode()).hexdigest()
+        yield _read_sheet(path, workbook[sheet if separator else names[0]], wanted), digest
+        sources.require_unchanged(file, path, state)
+
+
+def _read_sheet(path: Path, sheet: Any, wanted: Sequence[str]) -> Iterator[Columns]:
+    """Yield the columns of a sheet, each cell by itself."""
+    rows = sheet.iter_rows(values_only=True)
+    header = [cell if isinstance(cell, str) else None for cell in next(rows, ())]
+    sources.require_names(path, header, wanted)
+    positions = [header.index(name) for name in wanted]
+    size = max(1, sources.CELLS // len(wanted))
+    is_first = True
+    while True:
+        part = list(islice(rows, size))
+        if not part and not is_first:
+            return
+        is_first = False
+        # A row of empty cells is no row, and a short one has empty cells at its end.
+        full = [row for row in part if any(cell is not None for cell in row)]
+        yield {
+            name: sources.write_texts(
+                [row[position] if position < len(row) else None for row in full]
+            )
+            for name, position in zip(wanted, positions, strict=True)
+        }

@@ -30,6 +30,7 @@ from apiece.errors import ApieceError, DataError, as_given
 from apiece.queries import reading, registration, scan, sources, stores
 from apiece.queries.declarations import Declarations
 from apiece.queries.derived import show_value
+from apiece.queries.lookups import join_lookups, make_joins
 from apiece.queries.question import Question, make_view
 from apiece.queries.registration import Registration
 from apiece.queries.scan import DUCKDB, Scan
@@ -96,24 +97,28 @@ class Table:
             grid: A step, in units of the features.
         """
         described = Scan.from_question(question, self.declarations)
-        most = self.most_rows
+        most, rows = self.size
         cursor = self.database.cursor()
         try:
             yield DuckDBContributions(
                 cursor,
                 question.feature_count,
                 scan.contributions_sql(described, grid, DUCKDB, most=most),
-                scan.cells_sql(described, grid, DUCKDB, most),
+                scan.cells_sql(described, grid, DUCKDB, most=most, rows=rows),
                 scan.places_sql(described, DUCKDB, most),
             )
         finally:
             cursor.close()
 
     @cached_property
-    def most_rows(self) -> int:
-        """The most rows of a person: data about people, by which a scan is planned alone."""
-        ((most,),) = self.database.cursor().execute("SELECT max(place) FROM rows").fetchall()
-        return int(most or 0)
+    def size(self) -> tuple[int, int]:
+        """The most rows of a person, and all rows: about people, so a scan is planned by it alone.
+
+        Whatever it is, the sums are the same.
+        """
+        query = "SELECT max(place), count(*) FROM rows"
+        ((most, rows),) = self.database.cursor().execute(query).fetchall()
+        return int(most or 0), int(rows)
 
     @contextmanager
     def values(self, question: Question) -> Iterator[DuckDBValues]:
@@ -349,8 +354,9 @@ def register(
 
     Args:
         source: The path of one Parquet or CSV file, or of a folder of Parquet files (folders
-            `key=value` in it are columns of text); "FILE::TABLE" of a DuckDB or SQLite file; a
-            pandas, Arrow or Polars table, or a DuckDB relation.
+            `key=value` in it are columns of text); "FILE::TABLE" of a DuckDB or SQLite file, or
+            "postgresql://…::TABLE"; an Excel workbook, or "FILE.xlsx::SHEET"; a pandas, Arrow or
+            Polars table, or a DuckDB relation.
         schema: What is declared about it.
         log: Called with each line of the steward's log, which speaks of rows: not for analysts.
         fingerprint: Refuse a source with another one.
@@ -393,7 +399,7 @@ def register(
     declarations = Declarations.from_schema(schema)
     declarations.require_person()
     memory = _MEMORY if memory is None else _check.count("memory", memory)
-    reader = _choose_reader(source, declarations.columns, log, dialect)
+    reader = _choose_reader(source, declarations.read_columns, log, dialect)
     with hide_rows(source, log), reader as (parts, digest):
         table = _build_table(parts, digest, declarations, log, memory)
     if fingerprint is not None and fingerprint.lower() != table.fingerprint:
@@ -496,6 +502,12 @@ def _choose_reader(
         if stores.is_database(str(source)):
             refuse_text_settings(Path(source), dialect)
             return stores.read_database(str(source), wanted, log)
+        if stores.is_server(str(source)):
+            refuse_text_settings(Path(source), dialect)
+            return stores.read_server(str(source), wanted, log)
+        if stores.is_workbook(str(source)):
+            refuse_text_settings(Path(source), dialect)
+            return stores.read_workbook(str(source), wanted, log)
         if Path(source).is_dir():
             refuse_text_settings(Path(source), dialect)
             return stores.read_folder(Path(source), wanted, log)
@@ -525,19 +537,27 @@ def _build_table(
     database = reading.connect(spill=reading.make_folder_name(), memory=memory)
     try:
         present = Counter[str]()
+        hashes: list[str] = []
+        joins = make_joins(declarations)
         for number, columns in enumerate(parts):
-            plain = reading.unpack_columns(columns, declarations)
+            joined = join_lookups(columns, joins, declarations)
+            plain = reading.unpack_columns(joined, declarations)
             readings = reading.convert_columns(plain, declarations)
             present.update(reading.count_present(plain, declarations))
             reading.read_cells(database, readings, declarations, append=number > 0)
+            if not digest:
+                hashes.append(_hash_columns(readings))
         _number_people(database, declarations)
         _report_reading(database, declarations, log, present)
         database.execute("DROP TABLE cells")
     except BaseException:
         database.close()
         raise
-    # A table in memory is one part: its digest is that of what was read of it.
-    return Table(declarations, digest or _hash_columns(readings), database)
+    if not digest:
+        # What is no file has the digest of what was read of it, of several parts that of theirs.
+        lines = "\n".join(hashes)
+        digest = hashes[0] if len(hashes) == 1 else hashlib.sha256(lines.encode()).hexdigest()
+    return Table(declarations, digest, database)
 
 
 def _number_people(database: duckdb.DuckDBPyConnection, declarations: Declarations) -> None:
