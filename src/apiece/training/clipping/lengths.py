@@ -12,6 +12,7 @@ runs, whatever the captures had in common.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -80,15 +81,25 @@ class Family:
 
     def _extend_up(self, batch: Batch, watch: Watch, top: int) -> Family:
         """Return a graph that takes lengths up to `top`, and twice as many where there are any."""
-        # As a difference of lengths a prime: no stride, and nothing that lengths are rounded to,
-        # divides it.
         base = self.lengths[1]
-        longest = base + _prime_from(2 * top - base + 1)
-        try:
-            self._confirm(batch, watch, longest)
-        except Uncaptured:  # a table of positions may end before twice the length
-            longest = base + _prime_from(top - base + 1)
-            self._confirm(batch, watch, longest)
+        # Differences of lengths that are odd primes: no stride, and nothing that lengths are
+        # rounded to, divides them.
+        for end in (2 * top, top):
+            longest = base + _next_prime(end - base + 1)
+            with contextlib.suppress(Uncaptured):
+                self._confirm(batch, watch, longest)
+                return self._reach(longest)
+        # A table of positions may end at `top`: a length below confirms this one.
+        if top > base + 2:
+            distant = base + _last_prime(top - base)
+        else:
+            distant = base - _last_prime(base - shortest_length(self.axes))
+        self._confirm(batch, watch, distant)
+        self._confirm(batch, watch, top)
+        return self._reach(top)
+
+    def _reach(self, longest: int) -> Family:
+        """Return a graph for all lengths from the shortest captured to the longest confirmed."""
         return replace(self, shortest=min(self.shortest, *self.lengths), longest=longest)
 
     def _confirm(self, batch: Batch, watch: Watch, length: int) -> None:
@@ -244,9 +255,20 @@ def capture_family(
     raise Uncaptured("model: no length of records is apart from their number")
 
 
-def _prime_from(number: int) -> int:
-    """Return the least prime that is not below a number."""
-    number = max(2, number)
-    while any(number % divisor == 0 for divisor in range(2, math.isqrt(number) + 1)):
+def _next_prime(number: int) -> int:
+    """Return the least odd prime that is not below a number."""
+    number = max(3, number)
+    while not _is_prime(number):
         number += 1
     return number
+
+
+def _last_prime(number: int) -> int:
+    """Return the largest odd prime that is not above a number; 1 where there is none."""
+    while number > 1 and (number == 2 or not _is_prime(number)):
+        number -= 1
+    return max(1, number)
+
+
+def _is_prime(number: int) -> bool:
+    return all(number % divisor for divisor in range(2, math.isqrt(number) + 1))
