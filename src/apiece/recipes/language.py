@@ -73,6 +73,7 @@ def load_language_model() -> tuple[Any, Any]:
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **place)
     # All weights are numbers of 32 bits now; a model that says it is quantised is refused training.
     model.hf_quantizer = None
+    model.is_quantized = False
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     return tokenizer, model.eval().requires_grad_(False)
