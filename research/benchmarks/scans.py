@@ -150,7 +150,7 @@ def run_scan(rows: int, people: int, repeats: int, opendp: str | None, most: int
         found["seconds_of_register"] = measure(
             lambda: register(path, make_schema(most), folder=registered).close()
         )
-        session = Session(registered)
+        session = Session(registered, log=lambda message: print(message, file=sys.stderr))
         texts = QUESTIONS if most == MOST else QUESTIONS[:5]
         with duckdb.connect(copy, read_only=True) as database:
             found["questions"] = compare(session, database, texts, repeats)

@@ -165,7 +165,9 @@ def _rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         scan,
         "contributions_sql",
-        lambda *args: plain(*args).replace("round(", "bround(" if args[-1] is SPARK else "round("),
+        lambda *args, **named: plain(*args, **named).replace(
+            "round(", "bround(" if args[-1] is SPARK else "round("
+        ),
     )
 
 
@@ -188,8 +190,8 @@ def _greatest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         scan,
         "contributions_sql",
-        lambda *args: (
-            plain(*args).replace("sum(CAST(k", "max(CAST(k") if args[-1] is SPARK else plain(*args)
+        lambda *args, **named: plain(*args, **named).replace(
+            *(("sum(CAST(k", "max(CAST(k") if args[-1] is SPARK else ("", ""))
         ),
     )
 
