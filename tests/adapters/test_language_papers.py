@@ -75,6 +75,8 @@ def test_a_folder_has_safetensors_and_papers_without_ids(trained: Any, tmp_path:
     folder = save_language_model(describe(trained), adapted, tmp_path / "letters")
     names = {path.name for path in folder.iterdir()}
     assert {"adapter_model.safetensors", "README.md", "statement.json", "report.html"} <= names
+    config = json.loads((folder / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "SmolLM2-135M-Instruct.Q4_1.gguf"
     card = (folder / "README.md").read_text()
     assert "pipeline_tag: text-generation" in card
     assert "one of 30 tokens" in card

@@ -129,7 +129,7 @@ def save_language_model(run: Run, adapted: Any, folder: str | Path) -> Path:
     refuse_used(Path(folder))
     statement = statement_of(run)
     files = RunFolder(Path(folder))
-    adapted.save_pretrained(files.path, safe_serialization=True)
+    adapted.save_pretrained(files.path, safe_serialization=True, save_embedding_layers=False)
     # peft writes a card of its own.
     (files.path / CARD).unlink(missing_ok=True)
     files.write(CARD, card(statement))

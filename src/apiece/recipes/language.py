@@ -278,6 +278,8 @@ class LanguageRecipe:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(first_seed % 2**63)
             adapted = peft.get_peft_model(own, config)
+        # What else would be written beside the weights is a folder of this machine.
+        adapted.peft_config["default"].base_model_name_or_path = _WEIGHTS_FILE
         for name, parameter in adapted.named_parameters():
             parameter.requires_grad_("lora_B" in name)
         return adapted
