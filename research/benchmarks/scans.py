@@ -154,8 +154,6 @@ def run_scan(rows: int, people: int, repeats: int, opendp: str | None, most: int
         texts = QUESTIONS if most == MOST else QUESTIONS[:5]
         with duckdb.connect(copy, read_only=True) as database:
             found["questions"] = compare(session, database, texts, repeats)
-        if most == MOST:
-            found["fifty_questions"] = ask_fifty(registered, None)
     return found
 
 
