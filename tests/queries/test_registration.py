@@ -198,3 +198,12 @@ def test_wrong_input_of_the_command_is_refused(
         assert run(["register", "people.parquet", *words]) == 2
         assert text in capsys.readouterr().err
         assert not (tmp_path / "new").exists()
+
+
+def test_two_sessions_ask_one_registered_table(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"id": [f"p{number}" for number in range(50)]})
+    register(frame, Schema({}, person="id"), folder=tmp_path / "table").close()
+    sessions = [Session(tmp_path / "table", seed=number) for number in range(2)]
+    for session in (*sessions, *sessions):
+        answer = session.ask("count(persons)", epsilon=1e6, delta=0)
+        assert answer.groups[0]["estimate"] == pytest.approx(50, abs=0.01)

@@ -111,6 +111,12 @@ def connect(
         database = duckdb.connect(":memory:", config=config)
     else:
         database = duckdb.connect(str(stored), read_only=True, config=config)
+        # A file that this process has open already is the same database, set and locked before.
+        ((is_locked,),) = database.execute(
+            "SELECT current_setting('lock_configuration')"
+        ).fetchall()
+        if is_locked:
+            return database
     if memory < _memory_limit(database):
         database.execute(f"SET memory_limit = '{memory}B'")
     if _UNBOUNDED in database.execute("FROM duckdb_optimizers()").fetchall():
