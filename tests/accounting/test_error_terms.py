@@ -447,8 +447,8 @@ PLANTS: list[Plant] = [
     (
         "lattice: truncated mass",
         profile._compose,
-        "above_line(tail(upper, *options), outside,",
-        "above_line(tail(upper, *options), certain.upper,",
+        "above_line(tail(upper, **options._asdict()), outside,",
+        "above_line(tail(upper, **options._asdict()), certain.upper,",
         "lattice_of_gaussians",
     ),
     (
@@ -636,20 +636,20 @@ PLANTS: list[Plant] = [
     (
         "contour: what follows its end",
         integral.build_contour,
-        "error=term_error + missing,",
-        "error=term_error,",
+        "error=sums.error + missing,",
+        "error=sums.error,",
         "early_ends",
     ),
     (
         "contour: what smoothing adds",
-        integral.build_contour,
+        integral._make_sums,
         "(term * (1 - wide), term)",
         "(term, term)",
         "smoothed_contours",
     ),
     (
         "contour: the losses smoothed",
-        integral.build_contour,
+        integral._make_sums,
         "np.exp(log_psi + damping)",
         "np.exp(log_psi)",
         "smoothed_contours",

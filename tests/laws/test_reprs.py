@@ -165,6 +165,7 @@ PUBLIC = [
     "recipes.features.LeafPatches",
     "recipes.features.Pixels",
     "recipes.features.LeafNetwork",
+    "recipes.language.LanguageRecipe",
     "recipes.recipe.Recipe",
     "recipes.scattering.Scattering",
     "pate.teaching.KeptAnswers",
