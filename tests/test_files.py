@@ -296,6 +296,10 @@ ALLOWED = {
     ("queries/derived.py", "reading.connect"): "the same",
     ("queries/stores.py", "duckdb.connect"): "a database of others, opened to be read alone",
     ("queries/stores.py", "sqlite3.connect"): "the same",
+    (
+        "queries/stores.py",
+        "psycopg.connect",
+    ): "a server of others, in a transaction that only reads",
     ("training/checkpoints.py", "torch.save"): "in memory",
     ("training/clipping/isolated.py", "os.open"): "what is open already, at a position of its own",
     ("cli/synthesize.py", "table.to_csv"): "in memory",
@@ -306,7 +310,7 @@ READS = {"r", "rb", "rt", "r:", None}
 OF_OTHERS = {  # methods of these names that write nothing, or through the policy
     "Ledger.open", "Registration.open", "Image.open", "store.save", "target.save", "self.save",
     "page.save",
-    "contributor_page(computed).save", "report(results).save", "frame.rename",
+    "contributor_page(computed, language=language).save", "report(results).save", "frame.rename",
     "engine.connect", "scores.save", "save", "self._keeper.save", "synthetic.save",
     "synthetic.report(flags['edition']).save",
 }  # fmt: skip

@@ -23,6 +23,7 @@ REASONS = {
     ("_lazy.py", "import_module"): "a public name's own module",
     ("audit/stacked_training.py", "torch.export.load"): "behind trusted=True",
     ("queries/reading.py", "import subprocess"): "Python itself, with a fixed program, to tidy up",
+    ("recipes/language.py", "from_pretrained"): "a file of a known digest, without code of its own",
     ("training/clipping/rewrite.py", "exec"): "code that torch writes of the graph that is proved",
     ("training/checkpoints.py", "import pickle"): "for the name of its error",
 }

@@ -126,9 +126,9 @@ PLANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], str]] = {
     ),
     "dpmm: groups are those that occur": (
         _source(
-            Session._estimate_groups, "for values in np.array(noisy).reshape(shape)",
-            "for values in np.array([r if g in sums else [np.inf] for g, r in enumerate(noisy)])"
-            ".reshape(shape)",
+            Session._estimate_groups, "enumerate(np.array(noisy).reshape(shape))",
+            "enumerate(np.array([r if g in sums else [np.inf] for g, r in enumerate(noisy)])"
+            ".reshape(shape))",
         ),
         "count() by city",
     ),
