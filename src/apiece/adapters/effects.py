@@ -1,8 +1,8 @@
 """What each column adds to a prediction of an additive model, with the noise that is in it.
 
 A model without hidden layers adds up one function for each column: a straight line, a curve through
-knots, or a number a category. These functions are all that it has learned. Reading, drawing and
-changing them is post-processing, which costs nobody anything.
+knots, or a number a category; and a surface for each pair of columns. These functions are all that
+it has learned. Reading, drawing and changing them is post-processing, which costs nobody anything.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import numpy as np
 
 from apiece._types import Floats
 from apiece.datasets import Categorical, Numeric
-from apiece.datasets.encode import label_knots, locate_knots, name_features
+from apiece.datasets.encode import label_knots, locate_knots
+from apiece.datasets.pairs import Pair
 from apiece.datasets.schema import Feature
 from apiece.errors import InputError
 
@@ -31,6 +32,8 @@ MISSING: Final = "(missing)"
 _LOG_POINTS: Final = 17
 # Categories whose names are written in letters of full size, at most.
 _MANY_LABELS: Final = 18
+# Knots or categories that are named along a side of a surface, about.
+_SIDE_LABELS: Final = 6
 # Figures a row, and the side of one in inches.
 _COLUMNS: Final = 3
 _SIDE: Final = 3.2
@@ -62,6 +65,34 @@ class Effect:
 
     def __repr__(self) -> str:
         return f"Effect(column={self.column!r}, labels={len(self.labels)}, noise={self.noise!r})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Surface:
+    """The joint effect of two columns in an additive model, beside the function of each.
+
+    Attributes:
+        columns: Their names.
+        labels: Of each column, the values at which the surface is known, as of `Effect`. Between
+            knots it is bilinear.
+        values: (first labels, second labels, outputs) What is added to each output. The mean over
+            all cells but those of "(missing)" is 0.
+        noise: As of `Effect`.
+    """
+
+    columns: Pair
+    labels: tuple[tuple[str, ...], tuple[str, ...]]
+    values: Floats
+    noise: float
+
+    def __repr__(self) -> str:
+        shape = " x ".join(str(len(labels)) for labels in self.labels)
+        return f"Surface(columns={self.columns!r}, labels={shape}, noise={self.noise!r})"
+
+    @property
+    def title(self) -> str:
+        """Both names."""
+        return " × ".join(self.columns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,17 +132,6 @@ def contrast_of_amount(width: float) -> Contrast:
     return Contrast(("effect",), "effect", matrix, np.array([1 / half]), half)
 
 
-def locate_features(columns: Mapping[str, Feature]) -> dict[str, slice]:
-    """Return where the features of each column lie among all."""
-    places: dict[str, slice] = {}
-    start = 0
-    for name, kind in columns.items():
-        stop = start + len(name_features({name: kind}))
-        places[name] = slice(start, stop)
-        start = stop
-    return places
-
-
 def read_effect(name: str, kind: Feature, weights: Floats, noise: float) -> Effect:
     """Return a column's function, from the weights (features, outputs) of its features."""
     has_missing = bool(kind.missing)
@@ -136,22 +156,63 @@ def read_effect(name: str, kind: Feature, weights: Floats, noise: float) -> Effe
     return Effect(name, labels, positions, values, noise, is_log)
 
 
-def frame_of(effects: Sequence[Effect], outputs: Sequence[str]) -> pd.DataFrame:
-    """Return effects as a table: column, value, noise, and one column for each output."""
+def read_surface(
+    pair: Pair, columns: Mapping[str, Feature], weights: Floats, noise: float
+) -> Surface:
+    """Return a pair's joint effect, from the weights (features, outputs) of its products."""
+    first, second = (columns[name] for name in pair)
+    labels = (_label_bins(first), _label_bins(second))
+    grid = weights.reshape(len(labels[0]), len(labels[1]), weights.shape[1])
+    rows = len(labels[0]) - bool(first.missing)
+    cells = len(labels[1]) - bool(second.missing)
+    values = grid - grid[:rows, :cells].mean(axis=(0, 1))
+    return Surface(pair, labels, values, noise)
+
+
+def _label_bins(kind: Feature) -> tuple[str, ...]:
+    """Return the categories or knots of a column as texts, and a last one of missing cells."""
+    labels = kind.labels if isinstance(kind, Categorical) else label_knots(kind)
+    return (*labels, MISSING) if kind.missing else labels
+
+
+def frame_of(effects: Sequence[Effect | Surface], outputs: Sequence[str]) -> pd.DataFrame:
+    """Return effects as a table: column, value, noise, and one column for each output.
+
+    Where there is a surface, `second_value` is the value of its second column, "" of curves.
+    """
     import pandas as pd
 
+    has_surface = any(isinstance(effect, Surface) for effect in effects)
     rows = []
     for effect in effects:
-        for label, values in zip(effect.labels, effect.values, strict=True):
-            row: dict[str, object] = {"column": effect.column, "value": label}
+        title, cells = _list_cells(effect)
+        for first, second, values in cells:
+            row: dict[str, object] = {"column": title, "value": first}
+            if has_surface:
+                row["second_value"] = second
             row |= dict(zip(outputs, values.tolist(), strict=True))
             row["noise"] = effect.noise
             rows.append(row)
     return pd.DataFrame(rows)
 
 
-def draw(effects: Sequence[Effect], outputs: Sequence[str], title: str) -> Figure:
-    """Return a figure of effects, each with a band of two standard deviations of its noise."""
+def _list_cells(effect: Effect | Surface) -> tuple[str, list[tuple[str, str, Floats]]]:
+    """Return the name of an effect, and its values with the labels of one or two columns."""
+    if isinstance(effect, Effect):
+        labelled = zip(effect.labels, effect.values, strict=True)
+        return effect.column, [(label, "", values) for label, values in labelled]
+    cells = []
+    for first, row in zip(effect.labels[0], effect.values, strict=True):
+        for second, values in zip(effect.labels[1], row, strict=True):
+            cells.append((first, second, values))
+    return effect.title, cells
+
+
+def draw(effects: Sequence[Effect | Surface], outputs: Sequence[str], title: str) -> Figure:
+    """Return a figure of effects, each with a band of two standard deviations of its noise.
+
+    A surface has a panel for each output, whose title says the band.
+    """
     from apiece._lazy import require
 
     require("reports")
@@ -159,21 +220,32 @@ def draw(effects: Sequence[Effect], outputs: Sequence[str], title: str) -> Figur
 
     if not effects:
         raise InputError("columns: none; name at least one column of the model")
-    across = min(_COLUMNS, len(effects))
-    down = -(-len(effects) // across)
+    # A curve's panel has all outputs.
+    parts: list[tuple[Effect | Surface, int]] = []
+    for effect in effects:
+        shown = range(len(outputs)) if isinstance(effect, Surface) else (0,)
+        parts += [(effect, output) for output in shown]
+    across = min(_COLUMNS, len(parts))
+    down = -(-len(parts) // across)
     figure = Figure(figsize=(_SIDE * across, _SIDE * down), layout="constrained")
     panels = figure.subplots(down, across, squeeze=False).ravel()
-    for panel, effect in zip(panels, effects, strict=False):
+    for panel, (effect, shown_output) in zip(panels, parts, strict=False):
+        if isinstance(effect, Surface):
+            name = outputs[shown_output] if len(outputs) > 1 else ""
+            _draw_surface(panel, effect, effect.values[:, :, shown_output], name)
+            continue
         for output, name in enumerate(outputs):
             _draw_one(panel, effect, effect.values[:, output], name)
         panel.set_title(effect.column, fontsize=9)
         panel.axhline(0, color="grey", linewidth=0.5)
         panel.tick_params(axis="y", labelsize=7)
-    for panel in panels[len(effects) :]:
+    for panel in panels[len(parts) :]:
         panel.set_axis_off()
     figure.supylabel(title, fontsize=9)
-    if len(outputs) > 1:
-        handles, names = panels[0].get_legend_handles_labels()
+    # Surfaces have no lines that a legend could name.
+    curves = [index for index, (effect, _) in enumerate(parts) if isinstance(effect, Effect)]
+    if len(outputs) > 1 and curves:
+        handles, names = panels[curves[0]].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=4, fontsize=8)
     return figure
 
@@ -198,3 +270,37 @@ def _draw_one(panel: Axes, effect: Effect, values: Floats, name: str) -> None:
         panel.set_xscale("function", functions=(forward, lambda x: lower + np.expm1(x)))
         shown = positions[:: max(1, len(positions) // 5)]
         panel.set_xticks(shown, [f"{position:.3g}" for position in shown])
+
+
+def _draw_surface(panel: Axes, surface: Surface, values: Floats, name: str) -> None:
+    """Draw one output of a surface in colours; knots lie evenly, on the scale of their column."""
+    largest = max(float(np.abs(values).max()), 2 * surface.noise)
+    mesh = panel.pcolormesh(
+        np.arange(values.shape[0]),
+        np.arange(values.shape[1]),
+        values.T,
+        shading="nearest",
+        cmap="RdBu_r",
+        vmin=-largest,
+        vmax=largest,
+    )
+    for axis, labels in zip((panel.xaxis, panel.yaxis), surface.labels, strict=True):
+        shown = range(0, len(labels), max(1, len(labels) // _SIDE_LABELS))
+        axis.set_ticks(list(shown), [_shorten(labels[position]) for position in shown])
+    panel.tick_params(axis="x", labelsize=6, rotation=90)
+    panel.tick_params(axis="y", labelsize=6)
+    panel.set_xlabel(surface.columns[0], fontsize=7)
+    panel.set_ylabel(surface.columns[1], fontsize=7)
+    title = f"{surface.title}, ±{2 * surface.noise:.2g}"
+    panel.set_title(f"{title}\n{name}" if name else title, fontsize=9)
+    figure = panel.get_figure()
+    assert figure is not None
+    figure.colorbar(mesh, ax=panel).ax.tick_params(labelsize=6)
+
+
+def _shorten(label: str) -> str:
+    """Return a number with few figures, and any other label as it is."""
+    try:
+        return f"{float(label):.3g}"
+    except ValueError:
+        return label

@@ -32,12 +32,13 @@ from apiece.adapters.defaults import (
 from apiece.adapters.effects import (
     Contrast,
     Effect,
+    Surface,
     contrast_of_amount,
     contrast_of_classes,
     draw,
     frame_of,
-    locate_features,
     read_effect,
+    read_surface,
 )
 from apiece.adapters.fitting import (
     encode_for_prediction,
@@ -48,9 +49,11 @@ from apiece.adapters.fitting import (
     read_columns,
     read_features,
     read_frame,
+    read_pairs,
     read_people,
     read_seed,
     read_weights,
+    require_bins,
     require_joined,
     require_same_index,
     warn_of_fitted_steps,
@@ -64,6 +67,7 @@ from apiece.budgets.levels import Offered
 from apiece.datasets import Date, Numeric, Schema, Skip
 from apiece.datasets.cells import check_knots
 from apiece.datasets.encode import encode
+from apiece.datasets.pairs import Pair, count_features, locate_features
 from apiece.datasets.schema import Feature
 from apiece.errors import InputError, unknown
 from apiece.jobs.config import Pate, Training, check_method
@@ -206,6 +210,7 @@ class _Tabular(_Private):
     momentum: float | None = None
     hidden: Sequence[int] = ()
     curves: int | None = None
+    pairs: Sequence[tuple[str, str] | tuple[int, int]] | None = None
     rows_per_person: int | None = None
     account: Any = None
     search: object = None
@@ -253,7 +258,8 @@ class _Tabular(_Private):
         budgets = self._budgets(X, y, epsilon, delta, ids, len(frame))
         # Checked first with straight lines: whether there are curves depends on the plan.
         names = list(frame.columns)
-        read_features(self.columns, names, check_knots(self.curves or 0, "curves"))
+        declared = read_features(self.columns, names, check_knots(self.curves or 0, "curves"))
+        pairs = self._read_pairs(names, declared)
         targets = self._encode_targets(X, y)
         require_joined(X, y, sample_weight=sample_weight)
         weights = self._read_weights(sample_weight, targets)
@@ -269,9 +275,12 @@ class _Tabular(_Private):
             if self._chooses_rate():
                 rate = choose_rate(plan, training.momentum, self._defaults)
                 training = replace(training, learning_rate=rate)
-        self.curves_ = self._choose_curves(plan)
-        columns = read_features(self.columns, names, self.curves_)
-        features = encode_for_training(frame, columns)
+        curves = self._choose_curves(plan)
+        columns = read_features(self.columns, names, curves)
+        require_bins(pairs, columns)
+        self.curves_ = curves
+        self.pairs_ = pairs
+        features = encode_for_training(frame, columns, self.pairs_)
         # With the rows' positions as labels: so the targets of those that stay are found.
         rows = Examples(features, np.arange(len(frame)), ids).without_faulty()
         records = Examples(rows.features, targets[rows.labels], rows.person)
@@ -285,11 +294,24 @@ class _Tabular(_Private):
             settings=list_tuned(training, pate),
             seed=seed,
             columns=read_columns(self.columns, names, self.curves_),
+            pairs=self.pairs_,
             hidden=training.hidden,
             rows_per_person=None if ids is None else training.rows_per_person or "all",
             method=training.method,
         )
         return self
+
+    def _read_pairs(self, names: list[str], columns: dict[str, Feature]) -> tuple[Pair, ...]:
+        """Return the pairs of columns by name, checked."""
+        pairs = read_pairs(self.pairs, names, columns)
+        if pairs and not self._is_additive():
+            raise InputError(
+                "pairs: are surfaces of an additive model, which hidden layers and PATE do not "
+                "train; leave pairs out, or fit without hidden layers by DP-SGD"
+            )
+        if self.curves is not None:
+            require_bins(pairs, columns)
+        return pairs
 
     def _strategy(self) -> Any:
         return "sample" if self.strategy is None else self.strategy
@@ -424,7 +446,7 @@ class _Tabular(_Private):
         # A fitted estimator that was loaded has its knots in its columns.
         curves = getattr(self, "curves_", 0)
         columns = read_features(self.columns, list(frame.columns), curves)
-        return encode_for_prediction(frame, columns)
+        return encode_for_prediction(frame, columns, getattr(self, "pairs_", ()))
 
     def _outputs(self, X: object) -> torch.Tensor:
         import torch
@@ -436,22 +458,24 @@ class _Tabular(_Private):
             outputs: torch.Tensor = network(features)
         return outputs
 
-    def effects(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """Return what each column adds to the prediction of a model without hidden layers.
+    def effects(self, columns: Sequence[str | tuple[str, str]] | None = None) -> pd.DataFrame:
+        """Return what each column and pair adds to the prediction of a model without hidden layers.
 
         Args:
-            columns: Names; None for all.
+            columns: Names, and of pairs the two names; None for all.
 
         Returns:
             A row for each column and value: knots of a curve (between them it is straight), ends of
             a straight line, categories, and "(missing)". Of two classes there is one number, the
             log odds of the second; of more a score for each, less their mean; of a regression the
             target's own unit, of one on a logarithmic scale half its length. The values of a
-            column but "(missing)" have mean 0. `noise` is the standard deviation of all noise that
+            column but "(missing)" have mean 0. A pair has a row for each two values, `second_value`
+            that of its second column: what both add together, beside their own effects; it is
+            bilinear between knots. `noise` is the standard deviation of all noise that
             the training's steps add to the number, before later steps correct a part of it.
 
         Raises:
-            InputError: For hidden layers, PATE, and a column that the model has not.
+            InputError: For hidden layers, PATE, and a column or pair that the model has not.
 
         Guarantee:
             Computed from the fitted estimator and public numbers: it costs nobody anything.
@@ -459,8 +483,10 @@ class _Tabular(_Private):
         contrast = self._contrast()
         return frame_of(self._read_effects(columns), contrast.outputs)
 
-    def plot_effects(self, columns: Sequence[str] | None = None) -> Figure:
+    def plot_effects(self, columns: Sequence[str | tuple[str, str]] | None = None) -> Figure:
         """Return a Matplotlib figure of `effects`, with bands of two standard deviations of noise.
+
+        The surface of a pair is drawn in colours, with its band in the title.
 
         Args:
             columns: As for `effects`.
@@ -535,7 +561,8 @@ class _Tabular(_Private):
             increasing: Whether it may rise; else it may fall.
 
         Raises:
-            InputError: As `effects`, for categories, and for more than two classes.
+            InputError: As `effects`, for categories, for more than two classes, and for a column in
+                one of `pairs`.
 
         Guarantee:
             Computed from the fitted estimator alone: the copy keeps its promise at no more cost.
@@ -544,6 +571,13 @@ class _Tabular(_Private):
 
         contrast = self._contrast()
         (effect,) = self._read_effects([column])
+        assert isinstance(effect, Effect)  # of one name
+        partners = [pair for pair in self._fitted_pairs() if column in pair]
+        if partners:
+            raise InputError(
+                f"column = {column!r}: its effect depends on another column in the pair "
+                f"{partners[0]!r}; fit without this pair"
+            )
         if effect.positions is None:
             raise InputError(
                 f"column = {column!r}: has categories in no order; name one of numbers"
@@ -585,17 +619,29 @@ class _Tabular(_Private):
         check_is_fitted(self)
         return Schema.from_dict({"columns": self.run_.data.columns}, "fit").features(but=set())
 
-    def _read_effects(self, columns: Sequence[str] | None) -> list[Effect]:
-        """Return the functions of some columns of an additive model."""
+    def _fitted_pairs(self) -> tuple[Pair, ...]:
+        """Return the pairs whose joint effects the network was fitted to."""
+        stored = (self.run_.estimator or {}).get("pairs", ())
+        return tuple((first, second) for first, second in stored)
+
+    def _read_effects(
+        self, columns: Sequence[str | tuple[str, str]] | None
+    ) -> list[Effect | Surface]:
+        """Return the functions of some columns and pairs of an additive model."""
         features = self._fitted_features()
+        pairs = self._fitted_pairs()
         if self.run_.hidden or self.run_.method != "dp-sgd":
             raise InputError(
                 "effects: columns act together in this model; fit one without hidden layers, by "
                 "DP-SGD, and with curves=16 it learns more than straight lines"
             )
-        names = list(features) if columns is None else list(columns)
+        names: list[str | Pair] = [*features, *pairs]
+        if columns is not None:
+            names = [tuple(name) if isinstance(name, list) else name for name in columns]
         for name in names:
-            if name not in features:
+            if isinstance(name, tuple) and name not in pairs:
+                raise unknown("pair", name, map(str, pairs))
+            if not isinstance(name, tuple) and name not in features:
                 raise unknown("column", name, features)
         contrast = self._contrast()
         layer = self.network_[0]  # type: ignore[index]
@@ -605,7 +651,15 @@ class _Tabular(_Private):
         noise = noise_of_weights(self.plan_, settings["learning_rate"], momentum)
         noise *= contrast.gain
         places = locate_features(features)
-        return [read_effect(name, features[name], weights[places[name]], noise) for name in names]
+        effects: list[Effect | Surface] = []
+        for name in names:
+            if isinstance(name, tuple):
+                start = count_features(features, pairs[: pairs.index(name)])
+                stop = count_features(features, pairs[: pairs.index(name) + 1])
+                effects.append(read_surface(name, features, weights[start:stop], noise))
+            else:
+                effects.append(read_effect(name, features[name], weights[places[name]], noise))
+        return effects
 
     @abstractmethod
     def _contrast(self) -> Contrast:
@@ -673,6 +727,11 @@ class PrivateClassifier(_Classifies, _Tabular):
             declaration says none; 0 for a straight line. Without hidden layers the model is then a
             sum of curves and categories, which `effects` shows. None takes 16, 8 or 0 by the plan's
             noise, and 0 for hidden layers, a search and PATE.
+        pairs: Columns whose joint effect is learned beside their own, as [("age", "town")] by name,
+            or of an array by position: a surface over the products of their knots and categories,
+            which `effects` shows. Numbers and dates in a pair need curves. The products of a row
+            have a norm of at most 1, as a column's features have, and are clipped with them. Name
+            few pairs, which no look at the rows has chosen. None for no pair.
         rows_per_person: With people, the most rows that a person brings to a step; None for all.
         account: An `Account` that notes each fit, and those of clones.
         search: Settings to choose among under the same promise: a `Search`, or a mapping as
@@ -682,6 +741,7 @@ class PrivateClassifier(_Classifies, _Tabular):
         plan_: The public plan that was run.
         classes_: The declared classes, sorted.
         curves_: Knots of the curves, 0 for straight lines.
+        pairs_: The pairs, by name.
         network_: The trained `torch.nn.Sequential`.
         n_features_in_: Columns of X.
         feature_names_in_: Their names, where X had any.
@@ -700,6 +760,15 @@ class PrivateClassifier(_Classifies, _Tabular):
         1.0
         >>> [group.epsilon for group in model.promises_]
         [1.0, 2.0]
+
+        Columns that matter together, here whether two answers are the same:
+
+        >>> X = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]] * 250)
+        >>> same = np.where(X[:, 0] == X[:, 1], "yes", "no")
+        >>> model.set_params(curves=2, pairs=[(0, 1)]).fit(X, same, epsilon=4.0).score(X, same)
+        1.0
+        >>> model.effects([("x0", "x1")]).shape
+        (4, 5)
     """
 
     classes: npt.ArrayLike | None = None

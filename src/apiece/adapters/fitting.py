@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,10 +21,11 @@ from apiece._identity import index_of, numbers_rows, require_rows
 from apiece._types import AnyArray, Floats, Ids, Integers
 from apiece.budgets import Budgets
 from apiece.budgets.levels import Offered
-from apiece.datasets import Date, Numeric, Schema, Skip, read_schema
+from apiece.datasets import Categorical, Date, Numeric, Schema, Skip, read_schema
 from apiece.datasets.encode import describe_unread, encode, warn_unread
+from apiece.datasets.pairs import Pair, append_pairs
 from apiece.datasets.schema import Column, Feature
-from apiece.errors import BudgetError, DataError, FittedStepWarning, InputError
+from apiece.errors import BudgetError, DataError, FittedStepWarning, InputError, unknown
 from apiece.tables.containers import pandas_of
 from apiece.tables.values import Declared
 
@@ -151,7 +152,68 @@ def _add_knots(column: Column, knots: int) -> Column:
     return column
 
 
-def encode_for_prediction(frame: pd.DataFrame, columns: Columns) -> npt.NDArray[np.float32]:
+def read_pairs(pairs: object, names: list[str], columns: Columns) -> tuple[Pair, ...]:
+    """Return pairs of columns by their names.
+
+    names: of all columns of X. columns: those that make features.
+    """
+    if pairs is None:
+        return ()
+    if isinstance(pairs, str) or not isinstance(pairs, Iterable):
+        raise InputError(f'pairs = {pairs!r}: give a sequence of pairs, as [("age", "city")]')
+    read: list[Pair] = []
+    for pair in pairs:
+        if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
+            raise InputError(
+                f'pairs: {pair!r} is no pair; give the names of two columns, as ("age", "city")'
+            )
+        first = _find_column(pair[0], names, columns)
+        second = _find_column(pair[1], names, columns)
+        if first == second:
+            raise InputError(
+                f"pairs: {first!r} is paired with itself; its curve has its effect: name two "
+                "different columns"
+            )
+        if (first, second) in read or (second, first) in read:
+            raise InputError(
+                f"pairs: {first!r} and {second!r} are named twice; name each pair once, in one "
+                "order"
+            )
+        read.append((first, second))
+    return tuple(read)
+
+
+def _find_column(entry: object, names: list[str], columns: Columns) -> str:
+    """Return the name of a column that makes features, from its name or its position."""
+    name = str(entry)
+    is_position = isinstance(entry, int | np.integer) and not isinstance(entry, bool)
+    # The columns of an array have no names but these.
+    if is_position and names == [f"x{position}" for position in range(len(names))]:
+        name = f"x{entry}"
+    if name not in columns:
+        if name in names:
+            raise InputError(
+                f"pairs: column {entry!r} is declared and not used; declare it as Numeric, "
+                "Categorical, Date or Boolean, or leave out its pair"
+            )
+        raise unknown("pairs, column", entry, columns)
+    return name
+
+
+def require_bins(pairs: Sequence[Pair], columns: Columns) -> None:
+    """Check that each column of a pair has values or knots, whose products are a surface."""
+    for name in dict.fromkeys(name for pair in pairs for name in pair):
+        kind = columns[name]
+        if not isinstance(kind, Categorical) and not kind.knots:
+            raise InputError(
+                f"pairs: column {name!r} is a straight line in this fit, and has no bins to "
+                "pair; give curves=8, or knots=8 in its declaration"
+            )
+
+
+def encode_for_prediction(
+    frame: pd.DataFrame, columns: Columns, pairs: Sequence[Pair] = ()
+) -> npt.NDArray[np.float32]:
     """Return the features of rows to be predicted; raise `DataError` for one without a number.
 
     Warns of cells that are no declared value.
@@ -164,17 +226,19 @@ def encode_for_prediction(frame: pd.DataFrame, columns: Columns) -> npt.NDArray[
             "them, or declare missing=True in their columns before training"
         )
     warn_unread(encoded, columns, what="X", do="count for nothing", stacklevel=6)
-    return encoded.features
+    return append_pairs(encoded.features, columns, pairs)
 
 
-def encode_for_training(frame: pd.DataFrame, columns: Columns) -> npt.NDArray[np.float32]:
+def encode_for_training(
+    frame: pd.DataFrame, columns: Columns, pairs: Sequence[Pair] = ()
+) -> npt.NDArray[np.float32]:
     """Return the features of rows to be trained on, NaN throughout for one without a number.
 
     Warns the caller of `fit`, who holds the rows, of cells that are not as declared.
     """
     encoded = encode(frame, columns)
     warn_unread(encoded, columns, what="X", do="contribute nothing", stacklevel=4)
-    return encoded.features
+    return append_pairs(encoded.features, columns, pairs)
 
 
 def read_budgets(

@@ -28,6 +28,7 @@ from apiece.adapters.fitting import (
 )
 from apiece.budgets.levels import Levels, Offered
 from apiece.datasets import Categorical, Numeric, Schema
+from apiece.datasets.pairs import Pair
 from apiece.datasets.schema import Column
 from apiece.errors import InputError, StateError
 from apiece.jobs.config import read_words
@@ -76,6 +77,7 @@ class Papers(BaseEstimator):
     account: Sequence[Plan] | None = None
     target: object = None
     levels: Offered | None = None
+    pairs_: tuple[Pair, ...]
 
     def report(
         self,
@@ -170,7 +172,14 @@ class Papers(BaseEstimator):
         columns: Mapping[str, Column] = {}
         if facts.columns:
             columns = Schema.from_dict({"columns": facts.columns}, "").columns
-        model = TabularModel(self.network_, dict(columns), facts.label, target, statement)  # type: ignore[arg-type]
+        model = TabularModel(
+            self.network_,  # type: ignore[arg-type]
+            dict(columns),  # type: ignore[arg-type]
+            facts.label,
+            target,  # type: ignore[arg-type]
+            statement,
+            getattr(self, "pairs_", ()),
+        )
         run_folder = RunFolder(Path(folder))
         run_folder.write(PLAN, run.kept.plan.to_json(indent=2) + "\n")
         run_folder.write(MODEL, to_bytes(model, TABULAR if facts.columns else HEAD))
@@ -209,6 +218,7 @@ class Papers(BaseEstimator):
         columns = None
         if stored["columns"]:
             columns = Schema.from_dict({"columns": stored["columns"]}, str(folder)).columns
+        pairs = tuple((first, second) for first, second in stored.get("pairs", ()))
         parameters: Json = {
             **run.kept.settings,
             "strategy": run.strategy,
@@ -219,6 +229,7 @@ class Papers(BaseEstimator):
             "method": run.method,
             "classes": stored["labels"],
             "columns": columns,
+            "pairs": pairs or None,
             "recipe": stored["recipe"] and Recipe.from_dict(stored["recipe"]),
         }
         model = cls()
@@ -231,6 +242,7 @@ class Papers(BaseEstimator):
         else:
             tabular = load_model(path)
             model.network_ = tabular.network
+            model.pairs_ = pairs
             model.target = tabular.target
         model.plan_ = run.kept.plan
         model.run_ = run
@@ -250,6 +262,7 @@ class Papers(BaseEstimator):
         settings: Mapping[str, float],
         seed: int | None,
         columns: Mapping[str, Column] | None = None,
+        pairs: Sequence[Pair] = (),
         recipe: Json | None = None,
         shape: list[int] | None = None,
         source: str = "the rows given to fit",
@@ -258,6 +271,7 @@ class Papers(BaseEstimator):
         """Store the run of the fit, when it is done, as `run_`.
 
         features: their number. settings: of the training. columns: declarations, of a table.
+        pairs: names of columns whose joint effect was learned.
         recipe, shape: of images, the recipe's settings and the shape of a view's features.
         source: where the features are from, as papers say it.
         options: of `Run`.
@@ -271,6 +285,7 @@ class Papers(BaseEstimator):
             feature_columns = Schema(declared.features(but=set())).to_dict()["columns"]
         number = self.target if isinstance(self.target, Numeric) else None
         labels = np.asarray(getattr(self, "classes_", ())).tolist()
+        paired: Json = {"pairs": list(map(list, pairs))} if pairs else {}
         seeds = None if seed is None else (seed,)
         self.run_ = Run(
             version=__version__,
@@ -308,6 +323,7 @@ class Papers(BaseEstimator):
                 "named": hasattr(self, "feature_names_in_"),
                 "recipe": recipe,
                 "shape": shape,
+                **paired,
             },
             bound=Bound.of(self.network_.state_dict(), None, seed, None),
             **options,

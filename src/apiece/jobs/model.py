@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,7 +26,8 @@ from apiece._types import Floats, Ids, Integers, Json, State
 from apiece.budgets.frames import read_frame
 from apiece.budgets.units import Units
 from apiece.datasets import Categorical, Numeric, Schema
-from apiece.datasets.encode import encode, name_features, scale, unscale, warn_unread
+from apiece.datasets.encode import encode, scale, unscale, warn_unread
+from apiece.datasets.pairs import Pair, append_pairs, count_features
 from apiece.datasets.schema import Feature
 from apiece.datasets.tables import PLAIN, Dialect
 from apiece.errors import DataError, InputError
@@ -268,6 +269,7 @@ class TabularModel:
         target: Its declaration: the classes, or the range of a number.
         statement: What it promises, as `statement_of` said it: its author's word. None of a model
             without.
+        pairs: Columns whose features are multiplied, after those of single columns.
 
     Example:
         >>> import pandas as pd
@@ -286,6 +288,7 @@ class TabularModel:
     label: str
     target: Categorical | Numeric
     statement: Mapping[str, object] | None = None
+    pairs: Sequence[Pair] = ()
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -337,7 +340,7 @@ class TabularModel:
         frame = read_frame(table, dialect)
         encoded = encode(frame, self.columns, decimal=dialect.decimal)
         warn_unread(encoded, self.columns, what="table", do="are not predicted", stacklevel=4)
-        return encoded.features
+        return append_pairs(encoded.features, self.columns, self.pairs)
 
     @torch.no_grad()
     def _scores(self, features: npt.NDArray[np.float32]) -> torch.Tensor:
@@ -367,6 +370,8 @@ def to_bytes(model: TabularModel, form: str = TABULAR) -> bytes:
             name: value.detach().clone() for name, value in model.network.state_dict().items()
         },
     }
+    if model.pairs:
+        content["pairs"] = list(map(list, model.pairs))
     buffer = io.BytesIO()
     torch.save(content, buffer)
     return buffer.getvalue()
@@ -408,12 +413,13 @@ def load_model(path: str | Path) -> TabularModel:
         # take memory for layers that it does not hold.
         columns = Schema.from_dict({"columns": content["columns"]}, str(path)).features(but=set())
         hidden = tuple(content["hidden"])
-        features = len(name_features(columns))
+        pairs = tuple((first, second) for first, second in content.get("pairs", ()))
+        features = count_features(columns, pairs)
         outputs = make_target(target).outputs
         _check_shapes(content["state"], (features, *hidden, outputs))
         network = build_network(features, outputs, hidden, torch.Generator())
         network.load_state_dict(content["state"])
-    return TabularModel(network, columns, str(content["label"]), target, statement)
+    return TabularModel(network, columns, str(content["label"]), target, statement, pairs)
 
 
 def _check_shapes(state: State, widths: tuple[int, ...]) -> None:
@@ -482,6 +488,8 @@ def _read_statement(content: Json, target: Categorical | Numeric, path: Path) ->
         require_same_digest(weights, statement["bound_to"].get("weights"), "weights", source)
         # What decides how inputs are encoded is as much part of the model as its weights.
         stated = statement["data"] | {"hidden": statement["mechanism"]["hidden"]}
+        # Of a model without pairs neither has an entry.
+        stated.setdefault("pairs", [])
         for name, value in _list_stated(content, target).items():
             require_same_digest(value, stated[name], name, source)
     # A model.pt that was put into another run's folder has another statement beside it.
@@ -497,6 +505,7 @@ def _list_stated(content: Json, target: Categorical | Numeric) -> Json:
     return {
         "label": content["label"],
         "columns": content["columns"],
+        "pairs": content.get("pairs", []),
         "hidden": content["hidden"],
         "classes": [] if isinstance(target, Numeric) else list(target.labels),
         "range": [target.lower, target.upper] if isinstance(target, Numeric) else None,

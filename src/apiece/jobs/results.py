@@ -246,6 +246,13 @@ def _read_label(value: object, where: str) -> object:
     return value
 
 
+def _read_pair(value: object, where: str) -> list[str]:
+    names = _json.listed(_json.text)(value, where)
+    if len(names) != 2:
+        raise DataError(f"{where} = {value!r}: must be the names of two columns")
+    return names
+
+
 def _object_reader(**readers: _json.Reader[object]) -> _json.Reader[Json]:
     """Return a reader of objects with these fields and no other."""
     return lambda value, where: _json.fields(value, where, readers)
@@ -265,6 +272,8 @@ _ESTIMATOR: dict[str, _json.Reader[object]] = {
     "recipe": _json.as_is,
     "shape": _json.maybe(_json.listed(_json.whole(_MAX_WIDTH))),
 }
+# Of an estimator with pairs of columns.
+_PAIRED: dict[str, _json.Reader[object]] = {"pairs": _json.listed(_read_pair)}
 # Settings of a job are read as from its config; the strategy of an estimator may be anybody's own.
 _SETTINGS = {name: _json.maybe(stored_reader(setting)) for name, setting in SETTINGS.items()}
 _TRAINING = {
@@ -281,7 +290,7 @@ _STORED: dict[str, _json.Reader[object]] = {
     "data": _json.reader_of(Facts),
     "levels": _json.reader_of(tuple[Level, ...]),
     "tested": _json.maybe(_json.reader_of(Accuracies)),
-    "estimator": _json.maybe(_object_reader(**_ESTIMATOR)),
+    "estimator": _json.maybe(lambda value, where: _json.fields(value, where, _ESTIMATOR, _PAIRED)),
     "bound": _json.maybe(_json.reader_of(Bound)),
 }
 _RUN: dict[str, _json.Reader[object]] = _STORED | {
@@ -633,10 +642,17 @@ def statement_of(run: Run) -> Json:
             "scale": target_scale,
             "schema": data.schema,
             "columns": {name: dict(column) for name, column in data.columns.items()},
+            **_describe_pairs(run),
         },
         "versions": {"apiece": run.version, **run.versions},
         "bound_to": bound_to,
     })  # fmt: skip
+
+
+def _describe_pairs(run: Run) -> Json:
+    """Return the pairs of columns whose joint effect was learned; nothing where there is none."""
+    pairs = (run.estimator or {}).get("pairs")
+    return {"pairs": pairs} if pairs else {}
 
 
 def _describe_mechanism(run: Run) -> Json:
