@@ -156,6 +156,7 @@ PUBLIC = [
     "adapters.defaults.Defaults",
     "adapters.effects.Contrast",
     "adapters.effects.Effect",
+    "adapters.effects.Surface",
     "assignment.correlated.Epochs",
     "assignment.request.Correlated",
     "plan.correlated.CorrelatedNoise",
@@ -564,7 +565,7 @@ def test_own_reprs_are_those_that_the_law_makes_for_real() -> None:
     known |= {"budgets.levels.Levels"}  # declared to everybody
     known |= {"correlation.strategies.Banded", "correlation.strategies.Buffered"}  # sizes
     known |= {"adapters.account.Account"}  # the number of fits
-    known |= {"adapters.effects.Effect"}  # of a released model
+    known |= {"adapters.effects.Effect", "adapters.effects.Surface"}  # of a released model
     known |= {"audit.stacked_training.PaddedBatch"}  # made with marks
     known |= {"training.clipping.capture._Number"}  # refuses to be written
     known |= {

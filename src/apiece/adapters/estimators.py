@@ -635,9 +635,9 @@ class _Tabular(_Private):
                 "effects: columns act together in this model; fit one without hidden layers, by "
                 "DP-SGD, and with curves=16 it learns more than straight lines"
             )
-        names: list[str | Pair] = [*features, *pairs]
-        if columns is not None:
-            names = [tuple(name) if isinstance(name, list) else name for name in columns]
+        names: list[Any] = [*features, *pairs] if columns is None else list(columns)
+        # A pair may be a list, as from JSON.
+        names = [tuple(name) if isinstance(name, list) else name for name in names]
         for name in names:
             if isinstance(name, tuple) and name not in pairs:
                 raise unknown("pair", name, map(str, pairs))
