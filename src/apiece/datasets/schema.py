@@ -492,7 +492,8 @@ class Schema:
             if on is None or isinstance(on, Skip):
                 raise DataError(
                     f"lookup {name}: the people's column {lookup.on!r} is not declared; declare "
-                    f"it, as in {{{lookup.on!r}: Text()}}, or name another one with on="
+                    f"it, as in {{{lookup.on!r}: Text()}} or --kind {lookup.on}=text, or name "
+                    "another one: on= or NAME=FILE::KEY::COLUMN"
                 )
             for column in (*lookup.columns, f"{name}.{lookup.key}"):
                 if column in names:
