@@ -714,6 +714,7 @@ EXEMPT = {
     "Weight.seats groups": A_GROUP,
     "Answer groups": NO_ROWS,
     "Effect labels": "values of a declared column",
+    "Surface labels": "values of two declared columns",
     "Charges epsilon": RESULT,
     "Charges delta": RESULT,
     "Charges limit": RESULT,
