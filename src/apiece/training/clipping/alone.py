@@ -105,6 +105,7 @@ def why_not_isolated(batch: Batch) -> str:
         *batch.model.buffers(),
         *records.leaves([batch.inputs, batch.targets]),
     ]
+    # Whatever is not on the processor has a driver with state of its own, which a copy would share.
     accelerators = {tensor.device.type for tensor in tensors} - {"cpu"}
     if accelerators:
         return f"{min(accelerators)} is not usable in a copy of a process"
@@ -118,6 +119,8 @@ def why_not_isolated(batch: Batch) -> str:
 def _persons(batch: Batch, rows: Iterator[LossAndGradients]) -> Iterator[ClippedSum]:
     """Yield the clipped share of each record or person, of whose rows these are the gradients."""
     for person in batch.parts(1):
+        # A person's gradient is the sum over their rows, clipped once; a record is a person with
+        # one row.
         total: Gradients = {}
         losses: list[torch.Tensor] = []
         # rows come in the order of the batch, in which each person's lie side by side
@@ -145,6 +148,7 @@ _SEED_STEP = 0x9E3779B97F4A7C15
 
 def _seed_row(base: int, k: int) -> None:
     """Start the streams of row k: of torch, Python and NumPy."""
+    # The seed follows from the base and the row's number: how many lanes there are changes nothing.
     seed = (base + _SEED_STEP * (k + 1)) % 2**63
     torch.manual_seed(seed)
     random.seed(seed)
@@ -168,14 +172,17 @@ def _rows_in_processes(
 
 def _rows_in_one_process(rows: Batch, base: int) -> Generator[LossAndGradients, None, None]:
     """Yield loss and gradients of each row, made one after the other on fresh copies."""
+    # Only modules loaded before the first record are compared.
     modules = dict(sys.modules)  # what is first imported by a record holds nothing of one before
     read_state = functools.partial(readable_state, rows.model, rows.loss_fn, modules=modules)
     with keep_streams(), _wipe_memory():
+        # The state before any record ran: each row must leave exactly this.
         state = read_state()
         for k in range(len(rows)):
             # Each row has streams of its own: what one has drawn shows in no other's.
             _seed_row(base, k)
             loss, gradients = _gradients(_row_of(rows, k), *_copy_all(rows))
+            # Compared after every row, before the next one could read what was left.
             if read_state() != state:
                 raise UnsupportedError(
                     "model, loss_fn: running a record changes something outside of them (a "
@@ -183,6 +190,7 @@ def _rows_in_one_process(rows: Batch, base: int) -> Generator[LossAndGradients, 
                     "which the next record would read; give it as an input, or compute it before"
                 )
             complete: Gradients = {}
+            # Zeros where the loss depends on no parameter, as a proved graph gives them.
             for name, parameter in rows.parameters.items():
                 gradient = gradients[name]
                 if gradient is None:
@@ -237,6 +245,7 @@ def _copy_all(batch: Batch) -> tuple[nn.Module, LossFunction, dict[str, nn.Param
     memo: dict[int, Any] = {id(library): library for library in libraries}
     memo |= {id(function): _copy_function(function) for function in functions}
     try:
+        # Filled only now, since closures may hold one another.
         for function in functions:
             _copy_content(function, memo[id(function)], memo)
         model = copy.deepcopy(batch.model, memo)
@@ -327,8 +336,10 @@ def readable_state(
     their code goes by name, in these of Python's modules where it imports; and to the settings of
     the process.
     """
+    # Hooks of all modules are roots, too: a forward calls them.
     roots = [model, loss_fn, *torch_internals.global_hooks()]
     values = walk(roots, functools.partial(_within, modules))
+    # Later occurrences stand as numbers: two names for one object must stay so.
     marks = [_mark(value) if number is None else number for value, number in values]
     return [*marks, ambient(), repr(decimal.getcontext()), _settings_of_process()]
 
@@ -337,6 +348,7 @@ def _settings_of_process() -> tuple[object, ...]:
     """Return settings that a forward could leave for the next, of torch, Python and the system."""
     mask = os.umask(0o077)  # can be read only by setting it
     os.umask(mask)
+    # The smallest subnormal: times one it is zero where the processor flushes such numbers.
     smallest = torch.full((1,), 5e-324, dtype=torch.float64)
     return (
         mask,
@@ -388,6 +400,7 @@ def _state_of(value: Any) -> object:
     if isinstance(value, torch.Tensor):
         return _state_of_tensor(value)
     if isinstance(value, torch.UntypedStorage):
+        # Storage is compared as bytes, whatever tensors look into it.
         in_bytes = torch.empty(0, dtype=torch.uint8, device=value.device).set_(value)
         return _state_of_tensor(in_bytes)
     if isinstance(value, types.FunctionType):
@@ -399,6 +412,7 @@ def _state_of(value: Any) -> object:
     if (read := state_reader(value)) is not None:
         return digest(repr(read(value)).encode())
     if has_hidden_state(value):
+        # Never the same twice, so that a model that holds such an object is refused.
         return os.urandom(16)  # nothing tells one state from another
     if isinstance(value, np.ndarray) and value.dtype.hasobject:
         return None  # its objects are walked themselves
@@ -428,6 +442,7 @@ def _within(modules: Mapping[str, object], value: Any) -> Iterator[object]:
     # The order matters: a value is taken for the first kind that it is of.
     if isinstance(value, torch.Tensor):
         yield value.__dict__
+    # The classes, too, since a forward may write their attributes.
     elif isinstance(value, nn.Module):
         yield from (value.__dict__, *type(value).__mro__)
     elif isinstance(value, dict | types.MappingProxyType):
@@ -494,6 +509,7 @@ def _find_named(function: types.FunctionType, modules: Mapping[str, object]) -> 
     imports = sorted(names_in(function.__code__, "IMPORT_NAME"))
     waiting += [modules[name] for name in imports if name in modules]
     seen: set[int] = set()
+    # From a module on, attributes that the code names; a module among them leads further.
     while waiting:
         value = waiting.pop()
         if not isinstance(value, types.ModuleType):

@@ -113,12 +113,15 @@ def capture(
     tidy(graph)
     check_constants(graph, parameters)
     names = tuple(task.tensors)
+    # Tensors of the model come first among the placeholders, in the order of `task.tensors`:
+    # `records` and `results` of `Captured` count on it.
     return Captured(graph, names, tuple(parameters), Sizes(prime), graph_of_few)
 
 
 def _capture_twice(task: Task, watch: Watch, prime: int) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Return the graph with `prime` records, and that with few records, which agree."""
     graph = _trace_with_coins_watched(task, watch, prime)
+    # Read before the second capture, whose `undo_changes` fills both attributes of the watch anew.
     changed = watch.changed
     bindings = watch.bindings
     if len(changed) > len(bindings):  # what has no name cannot be settled
@@ -141,6 +144,7 @@ def _capture_twice(task: Task, watch: Watch, prime: int) -> tuple[fx.GraphModule
     for name in watch.changed:
         if name not in changed:
             raise _writing(name)
+    # First the cheap way, which leaves most graphs without a write and spares the second trace.
     _write_elsewhere(graph.graph)
     _write_elsewhere(graph_of_few.graph)
     # What writes into views or into what several nodes take is left to `functionalize`.
@@ -148,6 +152,8 @@ def _capture_twice(task: Task, watch: Watch, prime: int) -> tuple[fx.GraphModule
     if any(map(is_mutation, calls)):
         graph = task.remove_writes(graph, prime)
         graph_of_few = task.remove_writes(graph_of_few, FEW_RECORDS)
+        # Both were traced once more, each with its own number of records, and so must agree once
+        # more.
         check_agreement(graph, graph_of_few, prime)
     return graph, graph_of_few
 
@@ -155,6 +161,8 @@ def _capture_twice(task: Task, watch: Watch, prime: int) -> tuple[fx.GraphModule
 def capture_length(task: Task, watch: Watch, size: int, length: int) -> fx.GraphModule:
     """Return the graph of `size` records of a length; a forward must leave nothing behind."""
     graph = _trace_with_coins_watched(task, watch, size, length)
+    # No counters are settled here: whatever a forward leaves behind ends the search for a graph of
+    # all lengths.
     if watch.changed:
         raise _writing(watch.changed[0])
     _write_elsewhere(graph.graph)
@@ -171,6 +179,8 @@ def _trace_with_coins_watched(
     Raises `Uncaptured` where a coin is drawn that is no operator of the graph.
     """
     with watch.undo_changes(), _quiet():
+        # Read within `_quiet`, which puts the streams back: what is compared is what this trace has
+        # drawn.
         states = _stream_states()
         graph = task.trace(size, length=length)
         # Torch's coins are operators of the graph; those of others would be constants in it.
@@ -184,6 +194,7 @@ def _trace_with_coins_watched(
 
 def _stream_states() -> tuple[object, str]:
     """Return what tells the states of Python's and NumPy's streams from others."""
+    # As text, since NumPy's state holds an array, whose == is neither True nor False.
     return random.getstate(), repr(np.random.get_state())  # noqa: NPY002
 
 
@@ -210,6 +221,8 @@ def make_fakes(
 ) -> Iterator[torch.Tensor]:
     """Yield tensors without values, with `size` records where they are along the records."""
     mode = torch_internals.fake_mode()
+    # Model's tensors keep strides and type; those of the records get `size` rows, whatever they
+    # have.
     for tensor, follows in zip(tensors, along, strict=True):
         if not follows:
             yield mode.from_tensor(tensor.detach())
@@ -257,6 +270,8 @@ class Task:
     def fakes(self, size: int, length: int | None = None) -> list[torch.Tensor]:
         """Return what the graph takes, without values: the model's tensors, then the records'."""
         shared = list(self.tensors.values())
+        # Where another length is asked for, an empty tensor of it stands in: only shape and type
+        # count.
         of_records = records.leaves([self.inputs, self.targets])
         if length is not None:
             for number, axis, surplus in self.axes:
@@ -275,6 +290,8 @@ class Task:
         """
         paths: dict[int, str] = {}
         try:
+            # In this order: names of modules for messages, recurrent layers in operators of their
+            # own, and then functions of torch whose operators have no rule.
             with (
                 torch.enable_grad(),
                 _note_modules(self.model, paths) as note,
@@ -306,6 +323,7 @@ class Task:
         self, settling: _Settling | None, note: Callable[[str], None], *tensors: torch.Tensor
     ) -> list[torch.Tensor | None]:
         """Return losses and gradients: what is captured."""
+        # `tensors` is longer: the records' tensors follow those of the model.
         shared = dict(zip(self.tensors, tensors, strict=False))
         # Detached, so that gradients are those of the graph's own inputs.
         for name in self.parameters:
@@ -322,6 +340,8 @@ class Task:
             if settling is not None:
                 settling.run_twice(lambda: self.loss_fn(records.call(self.model, inputs), targets))
             outputs = records.call(self.model, inputs)
+            # The notes are set between the stages, so that each operator carries the place that a
+            # message is to name.
             note("loss_fn")  # from here on, operators are the loss's
             losses = records.check_losses(self.loss_fn(outputs, targets), size, self.loss_fn)
             note("")  # and from here on the backward's, of no module
@@ -358,6 +378,8 @@ class Task:
 
     def _name_of_written(self, node: fx.Node) -> str:
         """Return the name of what an operator writes into: a tensor of the model's, or a record."""
+        # The chain of first arguments ends at its root: mostly a tensor of the model's or of the
+        # records, of which what is written is a view.
         *_, source = (node, *written_by(node))
         placeholders = [n for n in node.graph.nodes if n.op == "placeholder"]
         names: dict[fx.Node, str] = dict(zip(placeholders, self.tensors, strict=False))
@@ -385,6 +407,7 @@ def _write_elsewhere(graph: fx.Graph) -> None:
 
 def _twin_without_writes(node: fx.Node) -> Any:
     """Return the overload that gives a new tensor where a node's writes; None where none does."""
+    # ATen marks the operator that writes with a trailing underscore: `add_` is the twin of `add`.
     packet = getattr(aten, node.target.overloadpacket.__name__.removesuffix("_"), None)  # type: ignore[union-attr]
     overload = torch_internals.overload_name(node.target)  # type: ignore[arg-type]
     if name_of(node) == "bernoulli_" and overload == "float":  # by a number: "p" elsewhere
@@ -415,6 +438,8 @@ def _is_fresh(node: fx.Node) -> bool:
     """Return whether an operator gives memory of its own: no view, nothing that it was given."""
     # The schema says of each result whether it is an argument's memory.
     source = node.args[0] if node.target is operator.getitem else node
+    # A result without alias information is new memory; a view, or an argument handed back, has
+    # some.
     schema = torch_internals.schema_of(getattr(source, "target", None))
     return schema is not None and all(result.alias_info is None for result in schema.returns)
 
@@ -471,6 +496,7 @@ def _weight_norm_backward(
     grad_w: torch.Tensor, v: torch.Tensor, g: torch.Tensor, norms: torch.Tensor, dim: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the gradients of w = g·v/‖v‖ in products and sums, which are linear in `grad_w`."""
+    # dv = (g/‖v‖)·(grad − v·(grad·v)/‖v‖²) and dg = grad·v/‖v‖, both per slice of `dim`.
     other_axes = [axis for axis in range(v.dim()) if axis != dim]
     # grad·v, whose share along v is the gradient of the scale, and none of the direction's
     along = (grad_w * v).sum(other_axes, keepdim=True)
@@ -484,9 +510,12 @@ def _trilinear(
     i1: torch.Tensor, i2: torch.Tensor, i3: torch.Tensor, *axes: Sequence[int]
 ) -> torch.Tensor:
     """Return a product of three tensors, each with new axes, summed over the last of `axes`."""
+    # By factor its new axes, then the axes that are summed; a fifth argument says only how torch
+    # loops.
     *new_axes, summed_axes = axes[:4]
     factors: list[torch.Tensor] = []
     for factor, new in zip((i1, i2, i3), new_axes, strict=True):
+        # From the first axis on, so that those still to come keep their numbers.
         for axis in sorted(new):
             factor = factor.unsqueeze(axis)
         factors.append(factor)
@@ -509,6 +538,7 @@ class _Number:
 
     __slots__ = ()
 
+    # The number has no value, so that every result of counting is again any number.
     def _count_on(self, other: object) -> _Number:
         if isinstance(other, int | float | _Number):
             return self
@@ -545,6 +575,7 @@ class _Settling:
         once = self._read_state()
         run()
         twice = self._read_state()
+        # What is equal after both calls is a table or a constant, and may enter the graph as it is.
         for binding, value, next_value in zip(self._bindings, once, twice, strict=True):
             if not _is_same_state(value, next_value):
                 # a tensor or a text that still moves may be anybody's word
@@ -587,6 +618,8 @@ def _is_same_state(value: object, other: object) -> bool:
     """Return whether a forward has left one and the same: an object, or an equal plain value."""
     if value is other:
         return True
+    # By type as well: True, 1 and 1.0 are equal, and operators treat them differently. NaN equals
+    # nothing, and is refused.
     return type(value) is type(other) and isinstance(value, _COMPARED) and bool(value == other)
 
 
@@ -599,6 +632,7 @@ def _note_modules(model: nn.Module, paths: dict[int, str]) -> Iterator[Callable[
 
     paths: by the number of an operator in the graph, from where on a path holds.
     """
+    # By identity, since a module under several names is one and runs as one.
     names = {id(module): name for name, module in model.named_modules()}
     stack: list[str] = []
 

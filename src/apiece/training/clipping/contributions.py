@@ -57,6 +57,8 @@ def row_squares(rows: torch.Tensor) -> torch.Tensor:
     """
     norm: Squares = torch.linalg.vector_norm
     flat = flatten_rows(rows)
+    # The squares of blocks' norms are added blockwise: the chain of additions is `_BLOCK` long, and
+    # then grows with the logarithm of the width.
     width = flat.shape[1]
     if width <= 2 * _BLOCK:
         return norm(flat, dim=1).square_()
@@ -74,6 +76,7 @@ def _blocks(rows: torch.Tensor, width: int) -> torch.Tensor:
 
 def _sum_blockwise(rows: torch.Tensor) -> torch.Tensor:
     """Return the sums (B,) of rows (B, N), blocks of them first: round-off grows as log N."""
+    # Up to two blocks one sum is as exact, and another round would cost an operator.
     while (width := rows.shape[1]) > 2 * _BLOCK:
         in_blocks = width - width % _BLOCK
         sums = _blocks(rows, in_blocks).sum(2)
@@ -133,6 +136,8 @@ class Contribution:
 
     def without(self, bad: torch.Tensor) -> Self:
         """Return this with the records at `bad` (B,) set to zero."""
+        # Every form keeps its values in fields of floating point: where a record's are zero, its
+        # gradient is.
         blank: dict[str, torch.Tensor] = {}
         for field in fields(self):  # type: ignore[arg-type]
             tensor = getattr(self, field.name)
@@ -184,6 +189,7 @@ class Outer(Contribution):
 
     def sizes(self) -> torch.Tensor:
         """Return ‖left‖‖right‖, (B,), with room for what underflow took from products of two."""
+        # Room for products of two: an underflow in one factor is multiplied by the other's size.
         room = underflow_room(self.left.dtype)
         return term_sizes(self.left.unsqueeze(1), self.right.unsqueeze(1), room)
 
@@ -200,6 +206,7 @@ class Outer(Contribution):
 def outer_squares(parts: Sequence[Outer], of_rows: Squares = row_squares) -> torch.Tensor:
     """Return the squared norms of several contributions, added up: few operators for all."""
     tensors = [part.left for part in parts] + [part.right for part in parts]
+    # (2·parts, B): norms of all lefts, then of all rights.
     squares = torch.stack([of_rows(tensor) for tensor in tensors])
     # ‖left ⊗ right‖ = ‖left‖·‖right‖. What underflow took from either is added before the product,
     # where the other one may make it large.
@@ -235,6 +242,8 @@ class Products(Contribution):
         """Return the squared norms by whichever of the two forms costs less."""
         _, positions, out = self.left.shape
         into = self.right.shape[2]
+        # Temporaries are what decides how many records go at a time: (T, T) of Grams, or (O, I) of
+        # gradients.
         if self.ghost_is_cheaper:
             return in_parts(self._squares_by_grams, self.left, self.right, positions**2)
         return in_parts(self._squares_by_gradients, self.left, self.right, out * into)
@@ -267,6 +276,7 @@ class Products(Contribution):
         """Return one matrix product over records and positions."""
         left = self.left
         right = self.right
+        # Either factor may carry the weight of its record, since the product is linear in both.
         if left.shape[2] > right.shape[2]:  # the narrower one takes the weights
             right = right * weights.view(-1, 1, 1)
         else:
@@ -297,6 +307,8 @@ class Lookups(Contribution):
 
         def squares_by_grams(left: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
             gram = left @ left.mT
+            # (B, T, T): whether two positions look the same row up, and so add to the same
+            # gradient.
             is_same_row = index.unsqueeze(1) == index.unsqueeze(2)
             return gram_sum(gram, is_same_row.to(gram.dtype), left.shape[2], 1)
 
@@ -304,6 +316,7 @@ class Lookups(Contribution):
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         """Return the scaled rows, scattered."""
+        # Two positions that look the same row up add up, which `index_add_` does.
         rows = (self.left * weights.view(-1, 1, 1)).flatten(0, 1)
         table = rows.new_zeros(self.size, rows.shape[1])
         return table.index_add_(0, self.index.flatten(), rows)
@@ -349,6 +362,8 @@ def products(left: torch.Tensor, right: torch.Tensor) -> Contribution:
     uses_grams = result.ghost_is_cheaper
     if left.device.type == "cpu" and cells <= _IN_CACHE:
         uses_grams = 5 * positions * (out + into) <= 2 * out * into
+    # Per-record gradients must be made for the norms here: kept, they are a matrix product for the
+    # sum.
     # the allowance is asked last: what it grants is counted
     if uses_grams or not may_keep(cells, KEEP):
         return result
@@ -439,6 +454,7 @@ def in_parts(
 
     cells: entries of the temporary that one record needs.
     """
+    # At least one record at a time, even where it is larger than the room.
     width = max(1, cells_at_a_time(left, _CELLS) // max(cells, 1))
     if width >= left.shape[0]:
         return squares(left, right)
@@ -463,9 +479,13 @@ def gram_sum(left: torch.Tensor, right: torch.Tensor, *widths: int) -> torch.Ten
     left_width, right_width = widths
     # Roots of the Grams' diagonals: norms of positions, from which underflow may have taken.
     room = underflow_room(left.dtype)
+    # Underflow may have taken as much from each diagonal's root: with it added, the size is an
+    # upper bound.
     left_norms = _diagonal_norms(left).add_(room * least_norm(left_width, left.dtype))
     right_norms = _diagonal_norms(right).add_(room * least_norm(right_width, left.dtype))
     sizes = left_norms.mul_(right_norms).sum(1)
+    # Terms may cancel down to any size, so that round-off is a share of the sizes, not of the
+    # result.
     round_off = cancellation_of(sizes, left.dtype)
     terms = left.mul_(right).flatten(1)
     return terms.sum(1).add_(round_off)

@@ -81,6 +81,7 @@ class Convolution(Contribution):
     def gram_share(self) -> float:
         """What Gram matrices over places cost, of what the gradients themselves do."""
         # L²·(I + O) multiplications beside L·I·O, in each group
+        # With L places, I = C/G·K values of a patch and O/G outputs, by group.
         places = self.outputs[0, 0].numel()
         into = self._patch
         out = self.kernel.shape[0] // self.kernel.groups
@@ -96,6 +97,7 @@ class Convolution(Contribution):
         outputs = self.outputs[start:end]
         groups = self.kernel.groups
         batch, channels_out, *places = outputs.shape
+        # (b, O, *places) to (b·G, O/G, L): a group of a record is a record of its own.
         gradients = outputs.reshape(batch * groups, channels_out // groups, -1)
         # The view is copied here: its entries overlap, and no product takes such strides.
         patches = self._patches(start, end, places)
@@ -104,6 +106,7 @@ class Convolution(Contribution):
 
     def _patches(self, start: int, end: int, places: list[int]) -> torch.Tensor:
         """Return a view (B, G, *places, C/G, *kernel): what each weight meets at each place."""
+        # A sliding window as strides: no value is copied until the products need it.
         kernel = self.kernel
         # `pad` takes the last axis first, and both of its ends
         ends = [n for n in reversed(kernel.padding) for _ in range(2)]
@@ -129,6 +132,7 @@ class Convolution(Contribution):
     @property
     def _records(self) -> int:
         """How many records' patches are made at a time."""
+        # Values of one record's patches: L places times C/G·K, in each group.
         cells = self.outputs[0, 0].numel() * self._patch
         return cells_at_a_time(self.inputs, _CELLS) // (cells * self.kernel.groups)
 
@@ -144,6 +148,7 @@ class Convolution(Contribution):
         """Return what a function of products comes to over each record's groups, (B,)."""
 
         def of_slice(start: int, end: int) -> torch.Tensor:
+            # Groups have weights of their own, so that squares and sizes simply add up.
             by_group = function(self._products(start, end))
             return by_group.view(end - start, -1).sum(1)
 
@@ -162,6 +167,8 @@ class Convolution(Contribution):
     def pieces(self) -> Iterator[torch.Tensor]:
         """Yield the gradients of some records at a time, by the quickest of three ways."""
         kernel = self.kernel
+        # A slice is as large as its gradients may be; products, below, go by the size of their
+        # patches.
         width = _CELLS_OF_GRADIENTS // math.prod(kernel.shape)
         # All three give the same but for round-off.
         if self.outputs.device.type == "cpu":
@@ -193,6 +200,7 @@ class Convolution(Contribution):
         kernel = self.kernel
         count = end - start
         # The records stand side by side as channels, each in groups of its own, which never meet.
+        # (1, count·O, …): with as many groups, each record's outputs meet its inputs alone.
         channels_out = count * outputs.shape[1]
         all_records = kernel._replace(
             shape=(channels_out, *kernel.shape[1:]), groups=count * kernel.groups
@@ -213,6 +221,8 @@ class Convolution(Contribution):
         inputs = self.inputs[start:end]
         outputs = self.outputs[start:end]
         kernel = self.kernel
+        # Inputs (1, b·C, …), the output's gradient as b·C·(O/C) kernels: stride and dilation
+        # exchange their parts.
         result: torch.Tensor = _CONVOLVE[outputs.dim() - 3](
             inputs.reshape(1, -1, *inputs.shape[2:]),
             outputs.reshape(-1, 1, *outputs.shape[2:]),
@@ -229,6 +239,7 @@ class Convolution(Contribution):
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         """Return the weight gradient of the scaled output gradients: one convolution."""
+        # The weights scale the outputs' gradients, since the weight's gradient is linear in them.
         ones = [1] * (self.outputs.dim() - 1)
         scaled = self.outputs * weights.view(-1, *ones)
         return _weight_gradient(self.kernel, scaled, self.inputs)

@@ -144,6 +144,7 @@ def build_engine(
             )
         else:
             captured = find_graph()
+        # What is proved here is the very graph that is rewritten and run.
         graph = captured.module.graph
         losses, gradients = captured.results
         proved = prove(graph, captured.records, captured.sizes, losses, gradients)
@@ -212,9 +213,11 @@ def _capacity(
     # glibc, once it has freed as much, keeps memory from step to step: no page faults
     torch.empty(_GLIBC_VALUES)
     parameters = sum(p.numel() for p in batch.model.parameters())  # frozen ones are read as well
+    # The largest of the three rooms: caches, a pass over all parameters, and the price of calls.
     room = max(
         _VALUES_OF_PART, _VALUES_PER_PARAMETER * parameters, _VALUES_PER_OPERATOR * operators
     )
+    # By operand, since those are what a part leaves behind for norms and sums.
     values = sum(_values_per_record(node, captured, proved) for node in program.places)
     return max(2, room // max(1, values))  # a graph is for two records and more
 
@@ -240,6 +243,7 @@ def clip_proved(engine: ProvedEngine, batch: Batch, width: int) -> ClippedSum:
     if size > width:
         # Parts of about the same size: a short last one would cost as many calls as a full one.
         count = math.ceil(size / width)
+        # At least two, since a graph is one for two records and more.
         width = max(2, math.ceil(size / count))
     parts = [batch] if size <= width else batch.parts(width)
     # A part is longer than `width` only where one person has more rows than that.
@@ -254,6 +258,7 @@ def _clip_part(engine: ProvedEngine, batch: Batch) -> ClippedSum:
     rows = len(batch)
     batch = pad_to_two(batch)
     padding = len(batch) - rows
+    # None where one graph is not possible; then program, norms and sums run one after the other.
     result = _clip_by_one_graph(engine, batch)  # None where that does not apply
     if result is None:
         losses, contributions = _contribute(engine, arguments_of(engine, batch))
@@ -261,6 +266,7 @@ def _clip_part(engine: ProvedEngine, batch: Batch) -> ClippedSum:
             norms, sums = _sum_clipped(engine, contributions, batch)
     else:
         losses, norms, sums = result
+    # The copy that pads a single record is the last person and the last row.
     persons = norms.numel() - padding
     clip_norms = batch.clip_norms[:persons]
     return ClippedSum(_complete(sums, batch), norms[:persons], losses[:rows], clip_norms)
@@ -365,6 +371,7 @@ def _sum_clipped(
         persons = Persons(batch.owner)
         contributions = {n: Joined(part.widened(), persons) for n, part in by_row.items()}
     by_row.clear()
+    # Norms come from the very tensors the sums are made of: no second forward, no other round-off.
     norms = _norms(list(contributions.values()), bounds)
     # From here on a record is its factor; one that is not finite is dropped, since 0·NaN is NaN.
     factors = clip_factors(norms, bounds)
@@ -391,6 +398,7 @@ def _norms(parts: Sequence[Contribution | Joined], bounds: torch.Tensor) -> torc
         squares.append(outer_squares(outer, squares_of_rows))
     if len(squares) == 1:
         return squares[0].sqrt()
+    # (parameters, B): squares of parts add up to the square of the whole.
     return torch.stack(squares).sum(0).sqrt()
 
 
@@ -402,6 +410,7 @@ def _clip_long_person(engine: ProvedEngine, batch: Batch, width: int) -> Clipped
     """
     total: Named = {}
     losses: list[torch.Tensor] = []
+    # Rows, not persons: weights of one make the sum, and the bound comes only at the end.
     for rows in batch.of_rows().parts(width):
         part = pad_to_two(rows)
         losses_of_part, contributions = _contribute(engine, arguments_of(engine, part))
@@ -421,6 +430,7 @@ def _clip_long_person(engine: ProvedEngine, batch: Batch, width: int) -> Clipped
 def clip_gradient(gradients: Named, losses: torch.Tensor, clip_norms: torch.Tensor) -> ClippedSum:
     """Return one record's or person's gradient, clipped at its bound (1,)."""
     with torch.no_grad():
+        # Over all parameters together: one norm, one factor.
         # in double precision: parameters may have several types, and none loses another's digits
         squares = [row_squares(g.reshape(1, -1)).to(torch.float64) for g in gradients.values()]
         norms = torch.stack(squares).sum(0).sqrt()
@@ -449,11 +459,13 @@ def _clip_by_one_graph(
     whole = engine.whole
     if whole is None or batch.owner is not None:
         return None
+    # Few records would be traced at sizes that are special; more than a part never come at once.
     if not whole.takes(len(batch)):
         return None
     device = batch.clip_norms.device
     states = read_states([device]) if engine.program.draws else []
     with torch.no_grad(), single_precision(device):
+        # Run without looking at values: a record that is not finite is found afterwards.
         losses, norms, *sums = whole.run(batch.clip_norms, *arguments_of(engine, batch))
     # The graph drops nobody, so that a norm that is not finite has spoilt the sums.
     if math.isfinite(float(norms.sum())):
@@ -477,6 +489,7 @@ def join_graphs(engine: ProvedEngine, batch: Batch) -> ProvedEngine:
             'compiled: needs torch.set_float32_matmul_precision("highest"), in which norms are made'
         )
 
+    # What is traced: everything from bounds and tensors to sums, with no look at a value.
     def clip(bounds: torch.Tensor, *arguments: torch.Tensor) -> list[torch.Tensor]:
         losses, contributions = _contribute(engine, arguments)
         # bounds are an input of the graph, as they may differ from batch to batch

@@ -42,6 +42,7 @@ def free_batch_size(graph: fx.GraphModule, sizes: Sizes, along: fx.Node) -> None
 
     along: a placeholder with the records along its first axis.
     """
+    # The batch's size is read after the placeholders, before everything that may need it.
     *_, last_placeholder = (node for node in graph.graph.nodes if node.op == "placeholder")
     # listed before the sizes come among them
     calls = [node for node in graph.graph.nodes if node.op in ("call_function", "output")]
@@ -54,6 +55,7 @@ def free_batch_size(graph: fx.GraphModule, sizes: Sizes, along: fx.Node) -> None
         if not sizes.depends(value):
             return value
         factor = value // sizes.batch
+        # One node for each multiple, however many arguments have it.
         if factor not in multiples:
             with graph.graph.inserting_after(batch):
                 multiples[factor] = graph.graph.call_function(operator.mul, (batch, factor))
@@ -79,6 +81,7 @@ def tidy(graph: fx.GraphModule) -> None:
             continue
         # Memory that somebody may read before it is written would hold what another batch left.
         if name_of(node) in UNFILLED and not is_filled(node):
+            # Operators that fill memory take the arguments of those that do not.
             node.target = _ZEROS[name_of(node)]
         notes = node.meta.get("custom", {})
         node.meta["module"] = notes.get("module", "")
@@ -111,6 +114,8 @@ def _pool_by_channels(graph: fx.Graph) -> None:
     for node in graph.find_nodes(op="call_function", target=target):
         if not _gains_by_channels_last(node):
             continue
+        # Copied to channels last, pooled, and both outputs copied back: consumers find the strides
+        # that the capture has promised them.
         source = node.args[0]
         with graph.inserting_before(node):
             turned = graph.call_function(
@@ -168,6 +173,7 @@ def check_agreement(
     Sizes may differ that are the same multiple of the numbers of records, or follow the length.
     Raises `Coincidence` where a size is a multiple of `batch`, a prime, and the same in both.
     """
+    # `partner` grows as the walk goes on: nodes are compared after all that they take.
     pairs = _Pairs({}, batch, lengths)
     # What is made of inputs or of chance comes in the order of the code, the same in both.
     nodes = _ordered_nodes(graph.graph)
@@ -193,6 +199,8 @@ def size_between(
     `FEW_RECORDS` of the second. What a record has of it is the same, or s·length + c with whole
     numbers s and c.
     """
+    # value/unit is a record's share; slope and offset of the line through (l₁, share₁) and (l₂,
+    # share₂) follow from both.
     is_along = value != 0 and value % batch == 0 == other % FEW_RECORDS
     unit, other_unit = (batch, FEW_RECORDS) if is_along else (1, 1)
     share = value // unit
@@ -204,6 +212,7 @@ def size_between(
 
 def _ordered_nodes(graph: fx.Graph) -> list[fx.Node]:
     """Return the nodes that are made of inputs or of chance: of others the order does not count."""
+    # Grows in the graph's order: a node is constant if all that it takes is.
     constants: set[fx.Node] = set()
     # Made of constants alone, by no chance, writing nowhere: they may come in any order.
     for node in graph.nodes:
@@ -240,6 +249,8 @@ def written_by(node: fx.Node) -> list[fx.Node]:
     if schema is None or not schema.is_mutable:
         return written
     target = node
+    # Of an operator that writes, and of a view, the first argument is the memory's owner; of any
+    # other it only marks more than need be.
     while target.args and isinstance(target.args[0], fx.Node):
         target = target.args[0]
         written.append(target)
@@ -325,6 +336,7 @@ def _is_same_constant(value: object, other: object) -> bool:
         return False
     if value.shape != other.shape or value.dtype != other.dtype:
         return False
+    # An empty tensor has no values, and some types of it cannot be compared.
     if not value.numel():
         return True
     return bool(torch.equal(torch.nan_to_num(value), torch.nan_to_num(other)))

@@ -80,12 +80,15 @@ def run_rows(
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError, OSError):
             stream.flush()  # what is in its buffer would be written by each copy
+    # Lanes that have begun, so that every one of them is ended below, also after an error.
     running: list[_Lane] = []
     try:
         for first in range(min(lanes, count)):
             # Every `lanes`-th row, so that answers are read from the lanes in turn. Each is in the
             # list before the next one is begun, so that it is ended whatever happens.
             running.append(_Lane(work, range(first, count, lanes), types))  # noqa: PERF401
+        # Row r comes from lane r mod lanes: the order of rows does not depend on which lane is
+        # quicker.
         for row in range(count):
             yield running[row % lanes].read(types)
     finally:
@@ -102,6 +105,7 @@ class _Lane:
         rows: range,
         types: Mapping[str, torch.Tensor],
     ) -> None:
+        # The parent keeps the reading end, each copy the writing one.
         self._reads, writes = os.pipe()
         with contextlib.suppress(OSError):  # as large as the system's own, where that is the limit
             fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, _PIPE)
@@ -114,6 +118,8 @@ class _Lane:
 
     def read(self, types: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, Gradients]:
         """Return the answer of the next row."""
+        # An answer: header, then either an error's text or flags and gradients in the parameters'
+        # order.
         failed, kind, value = _HEADER.unpack(self._take(_HEADER.size))
         if failed:
             (length,) = _LENGTH.unpack(self._take(_LENGTH.size))
@@ -121,6 +127,7 @@ class _Lane:
         # one byte a parameter: whether its gradient follows
         flags = self._take(len(types))
         gradients: Gradients = {}
+        # Zeros are prepared first, and stay where the row's loss does not depend on the parameter.
         for flag, (name, parameter) in zip(flags, types.items(), strict=True):
             gradient = torch.zeros(parameter.shape, dtype=widen(parameter.dtype))
             if flag and gradient.numel():
@@ -136,6 +143,7 @@ class _Lane:
     def _fill(self, view: memoryview) -> None:
         """Read as many bytes as there is room for."""
         filled = 0
+        # A pipe gives what it has, mostly less than was asked for.
         while filled < len(view):
             self._wait()
             count = os.readv(self._reads, [view[filled:]])
@@ -145,6 +153,8 @@ class _Lane:
 
     def _wait(self) -> None:
         """Return once there is something to be read."""
+        # Patience is measured against the use of processor time: a slow record works, a deadlock
+        # does not.
         latest_use: object = None
         since = time.monotonic()
         while not self._is_readable():
@@ -193,6 +203,7 @@ def _processor_use(pid: int) -> object:
     """Return what a lane and its row's process have used of the processor, in ticks."""
     use: list[object] = []
     with contextlib.suppress(OSError, ValueError):
+        # Of each process, ticks in user mode and in the system (fields 14 and 15 of proc's stat).
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text()
         for process in [str(pid), *children.split()]:
             # after the name, in brackets, which may have spaces in it
@@ -207,6 +218,7 @@ def _processor_use(pid: int) -> object:
 def _error_of(answer: Sequence[str]) -> BaseException:
     """Return an error of a row's process, of its type where that is Python's or apiece's."""
     name, text, trace = answer
+    # Only types that can be told by name; others become a RuntimeError that names them.
     kind = getattr(apiece.errors, name, getattr(builtins, name, None))
     error: BaseException = RuntimeError(f"{name}: {text}")
     if isinstance(kind, type) and issubclass(kind, Exception):
@@ -222,10 +234,12 @@ def _error_of(answer: Sequence[str]) -> BaseException:
 
 def _serve(work: Callable[[int], Row], rows: range, names: list[str], writes: int) -> NoReturn:
     """Copy this process for each row, one after the other; never return."""
+    # Until it is cut off, the lane ends with a status that says so.
     code = _NOT_CUT_OFF
     try:
         _settle()
         for row in rows:
+            # Forked for each row, so that a row's changes are gone with its process.
             # The lane has run nothing, so that each of its copies is as the first one.
             pid = os.fork()
             if pid == 0:
@@ -241,6 +255,7 @@ def _serve(work: Callable[[int], Row], rows: range, names: list[str], writes: in
 
 def _answer(work: Callable[[int], Row], row: int, names: list[str], writes: int) -> NoReturn:
     """Run one row and write its loss and gradients; never return."""
+    # The order: die with the parent first, then no way to other processes, then the user's code.
     code = 1  # where not even the error could be written
     try:
         _end_with_parent()
@@ -263,6 +278,7 @@ def _pack(
     loss: torch.Tensor, gradients: Mapping[str, torch.Tensor | None], names: Sequence[str]
 ) -> list[bytes | memoryview]:
     """Return an answer: the header, a flag for each parameter, and the gradients there are."""
+    # A loss is one number, exact as a double in each of the types.
     header = _HEADER.pack(0, _LOSS_TYPES.index(loss.dtype), float(loss))
     flags = bytes(gradients[name] is not None for name in names)
     parts: list[bytes | memoryview] = [header, flags]
@@ -324,6 +340,8 @@ def _part_from_files(writes: int) -> None:
         if descriptor in (1, 2, writes, nowhere):
             continue
         try:
+            # The type of file decides: regular files are opened anew, pipes and sockets lead
+            # nowhere.
             kind = os.fstat(descriptor).st_mode
         except OSError:  # that of the listing
             continue
@@ -340,6 +358,7 @@ def _reopen(descriptor: int, nowhere: int) -> None:
     try:
         reopened = os.open(f"/proc/self/fd/{descriptor}", flags)
     except OSError:
+        # The new descriptor takes the old number, with the position that this process had.
         os.dup2(nowhere, descriptor)
         return
     os.lseek(reopened, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
@@ -355,6 +374,7 @@ def _protect_shared_memory() -> None:
         span, rights, *_ = line.split()
         # rights are such as "rw-s": to be read and written, not run, shared
         if rights[1] == "w" and rights[3] == "s":
+            # Only writable shared mappings: private ones are copied at the first write.
             start, end = (int(address, 16) for address in span.split("-"))
             if protect(start, end - start, _READABLE):
                 raise OSError(ctypes.get_errno(), f"mprotect of {span}")

@@ -114,6 +114,7 @@ class _Factors:
     columns: int | None
 
 
+# By operator: where the batch, the rows, the sum and the columns are in its two factors.
 _PRODUCTS = {
     "mm": _Factors("self", "mat2", None, 0, (1, 0), 1),
     "addmm": _Factors("mat1", "mat2", None, 0, (1, 0), 1),
@@ -298,6 +299,7 @@ def _nll(call: Call) -> Layouts:
 def _layer_norm(call: Call) -> Layouts:
     # Mean and variance are taken over the last axes: the records' must stand before them.
     tensor, layout = layout_and_tensor(call, "input")
+    # The normalised axes are the last ones; the records must lie before them.
     first_normalised = len(call.shape(tensor)) - len(call.argument("normalized_shape"))
     is_across = isinstance(layout, Records) and layout.axis >= first_normalised
     if isinstance(layout, Summed) or is_across:
@@ -342,6 +344,7 @@ def _batch_norm(call: Call) -> Layouts:
     if not isinstance(layout, Records):
         raise Unproved("a sum over the records is normalised")
     if _is_training(call, is_backward):
+        # An instance norm reaches torch as a batch norm of one image with B·C channels.
         if layout.axis != 1:
             raise Unproved(_OVER_RECORDS)
         return _instance_norm(call, layout, is_backward)
@@ -368,6 +371,7 @@ def _is_training(call: Call, is_backward: bool) -> bool:
 def _instance_norm(call: Call, layout: Records, is_backward: bool) -> Layouts:
     """Instance normalisation is a batch normalisation in which records stand for channels."""
     by_record = move_records(layout, 0)
+    # Scale, shift and statistics are repeated for each record, and lie along the channels' axis.
     for tensor in call.tensors("weight", "bias", "save_mean", "save_invstd"):
         if call.of(tensor) != by_record:
             raise Unproved("records lie in another order, or meet what is not along them")
@@ -395,6 +399,7 @@ def _attention(call: Call) -> Layouts:
     names = "query key value grad_out grad_out_ out logsumexp"
     layout = _records_first(call, *names.split())
     for mask in call.tensors("attn_mask", "attn_bias"):
+        # Masks of two axes are the same for all; of four they have the records first.
         is_aligned = call.of(mask) == layout or isinstance(call.of(mask), Shared)
         # one of three axes would be broadcast with its first against the heads
         if not is_aligned or len(call.shape(mask)) not in (2, 4):
@@ -463,12 +468,14 @@ def _bags(call: Call) -> Layouts:
     layout = call.of(call.argument("indices"))
     offsets = call.of(call.argument("offsets"))
     # Bag i is places i·step … (i + 1)·step − 1, all of record i, where the offsets say just that.
+    # `include_last_offset` would add an end beyond the last bag: B + 1 numbers.
     if call.argument("include_last_offset"):
         raise Unproved("bags are given by where they end; give where they begin")
     if not isinstance(offsets, Places) or layout != Records(0, 1, offsets.step):
         raise Unproved("bags are not the records' own places")
     _require_layout(call, layout, "per_sample_weights")
     for user in call.node.users:  # beside the bags, it gives their numbers
+        # Its other outputs number the places of all bags together, which no record's may depend on.
         if user.target is not operator.getitem:
             raise Unproved(PLACE)
         if user.args[1] and not _is_for_backward(user):
@@ -523,6 +530,7 @@ def _scatter(call: Call) -> Layouts:
         return SUMMED
     if not isinstance(layout, Records | Shared) or call.of(index) != layout:
         raise Unproved("records are scattered over what is not along them")
+    # A record's source goes into that record's line only if all three tensors have one layout.
     _require_layout(call, layout, "src")
     axis = axis_of(layout)
     # an index that is shorter than the tensor would leave some of the records as they were
@@ -601,6 +609,7 @@ def _indexed_layout(layout: Layout, picks: list[_Pick]) -> Layout:
     rank = max(pick.rank for pick in picks)
     picked_axes = [pick.axis for pick in picks]
     first = picked_axes[0]
+    # NumPy's rule of advanced indexing: separated picks send the new axes to the front.
     are_adjacent = picked_axes == list(range(first, first + len(picked_axes)))
     front = first if are_adjacent else 0
     # where the records are among the indices' own axes
@@ -625,6 +634,7 @@ def _indexed_layout(layout: Layout, picks: list[_Pick]) -> Layout:
         if are_adjacent and layout.axis < front:
             return layout
         picked_before = sum(axis < layout.axis for axis in picked_axes)
+        # The picked axes vanish, and the indices' `rank` axes stand in front of the records'.
         return move_records(layout, layout.axis - picked_before + rank)
     if isinstance(layout, Places):
         raise Unproved(PLACE)
@@ -656,6 +666,7 @@ def _index_put(call: Call) -> Layouts:
     if isinstance(indexed, Records):
         shape = call.shape(values)
         axes_of_indices = max(pick.rank for pick in picks)
+        # Axes of the indexed part: those of the tensor that stay, and those of the indices.
         rank = len(call.shape(tensor)) - len(picks) + axes_of_indices
         if isinstance(layout, Records):
             # each record's values into its own places; axes are aligned from the last one on

@@ -61,6 +61,8 @@ class NarrowProducts(Contribution):
         wide = self.widened()
         if wide.ghost_is_cheaper:
             return wide.squares(of_rows)
+        # K terms of a sum lose 2⁻²² of their sizes each; the few units are those between this
+        # product and the sum's.
         lost = _TRUNCATION * self.left.shape[1] + _FEW_UNITS
         room = term_sizes(wide.left, wide.right).mul_(lost)
         gradients = multiply(self.left.mT, self.right)
@@ -68,12 +70,14 @@ class NarrowProducts(Contribution):
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
         """Return Σ_i weights[i]·gradient_i, by three products for each eighth of the records."""
+        # Rounded up, so that there are at most eight parts.
         width = -(-len(weights) // _EIGHTHS)
         total = weights.new_zeros(self.left.shape[2], self.right.shape[2])
         for start in range(0, len(weights), width):
             records = slice(start, start + width)
             left = self.left[records].flatten(0, 1)
             right = self.right[records].flatten(0, 1)
+            # One factor for each position of a record, (b·T, 1).
             factors = weights[records].repeat_interleave(self.left.shape[1]).unsqueeze(1)
             if left.shape[1] <= right.shape[1]:
                 for part in split(left.float() * factors):

@@ -148,6 +148,7 @@ def _layout(node: fx.Node, layouts: dict[fx.Node, Layouts], sizes: Sizes) -> Lay
     """Return the layouts of what a node gives; raise `Unproved` where they are not known."""
     if node.target is operator.getitem:
         source, index = node.args
+        # Of an operator whose outputs have one layout in common, each output has it.
         of_source = layouts[source]  # type: ignore[index]
         return of_source[index] if isinstance(of_source, tuple) else of_source  # type: ignore[index]
     values = flatten(node.meta.get("val"))
@@ -163,6 +164,7 @@ def layout_of(call: Call) -> Layouts:
 
     Raises `Unproved` where no rule holds for these arguments.
     """
+    # A rule is needed even where nothing follows the records: the operator may draw, or write.
     if call.name not in RULES:
         if all(isinstance(call.of(tensor), Shared) for tensor in call.tensors()):
             raise Unproved("no rule for this operator")
@@ -173,6 +175,7 @@ def layout_of(call: Call) -> Layouts:
     result = SUMMED if _is_linear_backward(call) else RULES[call.name](call)
     value = call.node.meta["val"]
     values = value if isinstance(value, list | tuple) else [value]
+    # A rule that gives one layout means it for all outputs.
     layouts = result if isinstance(result, tuple) else (result,) * len(values)
     # Whatever the rule says, each output must have a shape of such a layout, and lose nothing.
     for position, (layout, tensor) in enumerate(zip(layouts, values, strict=True)):
@@ -211,6 +214,8 @@ def _check_numbers(call: Call) -> None:
     allowed = _LENGTHS.get(call.name, frozenset())
     if call.name in _SLICES:
         allowed = words("input_sizes")
+        # The ends may say the number of records only where the slice lies along them: there the
+        # length of the result follows it, and the rule demands the whole axis.
         out = call.out_shape()
         axis = int(call.argument("dim", 0)) % len(out)
         if call.sizes.depends(out[axis]):
@@ -272,6 +277,7 @@ def _is_linear_backward(call: Call) -> bool:
     gradients = [call.argument(name) for name in _GRADIENTS]
     if not any(isinstance(call.of(gradient), Summed) for gradient in gradients):
         return False
+    # With repetition, since grad·grad would be a product of the sum with itself.
     layouts = [call.of(tensor) for tensor in call.tensors_repeated()]
     return layouts.count(SUMMED) == 1 and layouts.count(SHARED) == len(layouts) - 1
 
@@ -293,6 +299,7 @@ def _check_flow(call: Call, result: Layout, *, is_first: bool) -> None:
 
     is_first: whether `result` is of the first of the operator's outputs.
     """
+    # Checked from the layouts alone, and so also where the rule never looked at an argument.
     layouts = _argument_layouts(call)
     if isinstance(result, Places) and call.name not in _PLACES | _PICKING:
         raise Unproved(PLACE)

@@ -126,6 +126,8 @@ class Step:
     @property
     def kind(self) -> tuple[object, ...]:
         """What makes two steps the same."""
+        # Written as text, since arguments may be nodes, lists and types, which do not compare by
+        # value.
         # A view's arguments say its shape once more, with sizes that may be nodes.
         if self.name in _VIEWS:
             return self.name, self.shape, ()
@@ -193,15 +195,21 @@ class Program:
 
         So an operand that nothing else takes is freed at once, and does not wait for all others.
         """
+        # The captured graph is copied, and the contributions are added to the copy as calls of
+        # `_contribute`.
         graph = fx.Graph()
         copies: dict[fx.Node, fx.Node] = {}
         losses, *operands = graph.graph_copy(self.module.graph, copies)  # type: ignore[misc]
         placeholders = graph.find_nodes(op="placeholder")
+        # Positions before any contribution is added: an operand's says when it is there.
         order = {node: number for number, node in enumerate(graph.nodes)}
         results: list[fx.Node] = []
         for name, part in self.parts.items():
             taken = [operands[self.places[node]] for node in part.operands]
+            # Never before the last placeholder: the inputs of a graph come first, one after the
+            # other.
             last = max([placeholders[-1], *taken], key=order.__getitem__)
+            # The last placeholder is a tensor of the records, whose length is the number of them.
             with graph.inserting_after(last):
                 results.append(
                     graph.call_function(self._contribute, (name, placeholders[-1], *taken))
@@ -233,6 +241,7 @@ class Program:
 
     def contribution(self, part: Part, operands: Sequence[torch.Tensor], size: int) -> Contribution:
         """Return what `size` records give one parameter, from the part's operands in order."""
+        # Operands are in the order of `part.operands`; leaves find theirs by node.
         tensors = dict(zip(part.operands, operands, strict=True))
 
         def pick(nodes: Sequence[fx.Node], takes_narrow: bool = False) -> Tensors:
@@ -249,6 +258,8 @@ class Program:
         if part.through is None:
             return join(of_leaves)
         shared = pick(part.shared)
+        # Leaves go along the records, one of each at a time; the shared tensors are whole for
+        # everyone.
         dims = (*[0] * len(of_leaves), *[None] * len(shared))
         # A gradient is linear in its leaves: the map of a record's leaves gives its gradient.
         rows = [contribution.per_record() for contribution in of_leaves]
@@ -328,9 +339,11 @@ def rewrite(
         for name, gradient in zip(captured.trained, gradients, strict=True)
         if gradient is not None and isinstance(proved.layouts[gradient], Summed)
     }
+    # Stage 1: find for each gradient the leaves it is the sum of.
     writer = _Writer(proved, captured.sizes)
     parts = {name: writer.part(name, gradient) for name, gradient in summed.items()}
     places = _number_operands(parts)
+    # Stage 2: let the graph give operands, for any number of records, and try it on made-up ones.
     # The graph gives operands in place of gradients; for the trial it gives both.
     output = next(node for node in graph.nodes if node.op == "output")
     output.args = ([losses, *places, *summed.values()],)
@@ -340,6 +353,8 @@ def rewrite(
     if held and sum(tensor.numel() for tensor in held) <= LARGEST_MODEL:
         labels = {limits.place: limits.size for limits in ranges}
         reconcile(program, list(parts), made_up_arguments(graph, held, labels))
+    # Stage 3: take out the gradients. Read anew, since `free_batch_size` has written other
+    # arguments.
     (results,) = output.args
     output.args = (list(results[: 1 + len(places)]),)  # without the gradients
     # Without the gradients the sums over records are dead, and with them most of the backward's
@@ -374,6 +389,7 @@ def _spare_gradients(node: fx.Node) -> None:
     if node.op == "call_function" and name_of(node) in _MASKED:
         *arguments, mask = node.args
         assert isinstance(mask, list | tuple)
+        # Its users pick outputs by number: `getitem(node, position)`.
         used = {user.args[1] for user in node.users}
         new_mask = [bool(wanted) and position in used for position, wanted in enumerate(mask)]
         node.args = (*arguments, new_mask)
@@ -419,6 +435,7 @@ class _Writer:
                 return None
             step = Step.of(node)
             return [_Term(term.leaf, (*term.chain, step)) for term in terms]
+        # `alpha` scales the second term: then the sum is no plain one of the leaves.
         is_scaled = node.kwargs.get("alpha", 1) != 1
         if name_of(node) == "add" and len(node.args) == 2 and not is_scaled:
             left_terms, right_terms = map(self._terms, node.args)
@@ -440,6 +457,8 @@ class _Writer:
         leaves: list[fx.Node] = []
         shared: list[fx.Node] = []
 
+        # By the graph's own order of dependence (depth first), leaves and shared tensors at its
+        # ends.
         def visit(node: fx.Node) -> None:
             if node in order or node in leaves or node in shared:
                 return
@@ -455,6 +474,7 @@ class _Writer:
         visit(gradient)
         steps = [Step.of(node) for node in order]
 
+        # Runs under `vmap`: each leaf is one record's gradient, in the shape of the sum.
         def through(*tensors: torch.Tensor) -> torch.Tensor:
             sources = [*leaves, *shared]
             values: dict[fx.Node, Any] = dict(zip(sources, tensors, strict=True))
@@ -559,6 +579,7 @@ def _mm(call: Call, _output: int) -> Rule | None:
     # Σ over places of left·right: of a linear layer the output's gradient and its input.
     left, left_layout = _along(call, "self")
     right, right_layout = _along(call, "mat2")
+    # left (O, places), right (places, I): the product sums over the places of all records.
     # With one row a record leftᵀ·right is a sum of outer products, whose norms are ‖left‖·‖right‖.
     if (left_layout, right_layout) == (Records(1), Records(0)):
         if name_of(left) == "t":  # of what a bias is given, whose norms are then found once
@@ -592,6 +613,7 @@ def _sum(call: Call, _output: int) -> Rule | None:
     shape = call.out_shape()
     # The gradient of what was broadcast: a bias, say, or one number for all. In the order of
     # `by_record` (records, rows, the other axes), the axes that are summed.
+    # Axes before the records' one shift by two places there, and those after it by one.
     summed = [2 + dim - (dim > layout.axis) for dim in dims if dim != layout.axis]
     if layout == Records(0) and not summed:
         if not call.argument("keepdim", False):  # the very tensor, whose norms are found once
@@ -615,6 +637,7 @@ def _sum(call: Call, _output: int) -> Rule | None:
 def _convolution(call: Call, output: int) -> Rule | None:
     node, layout = _along(call, "grad_output")
     if layout != Records(0):
+        # With records elsewhere than first, the operator itself runs on each record.
         return None
     # A bias is added at every place: its gradient is the output's, added up over them.
     if output == 2:
@@ -648,6 +671,7 @@ def _embedding(call: Call, _output: int) -> Rule | None:
     count = int(call.argument("num_weights"))
     padding = int(call.argument("padding_idx"))
 
+    # index (B, T), gradient (B, T, D).
     def make(operands: Tensors, size: int) -> Contribution:
         index = by_record(operands[1], layout, size).flatten(1)
         gradient = by_record(operands[0], layout, size)
@@ -665,6 +689,8 @@ def _bags(call: Call, _output: int) -> Rule | None:
     is_mean = call.argument("mode") == 1
     weights = call.argument("per_sample_weights")
     nodes = [call.argument("grad"), call.argument("indices")]
+    # Of the mode that takes the largest entry, `maximum_indices` (B, D) says which row gave entry
+    # d. Modes 0 and 1 are sum and mean.
     if call.argument("mode") == 2:
         nodes += [call.argument("maximum_indices"), call.argument("bag_size")]
         return Rule((nodes[0], *nodes[2:]), functools.partial(_largest_of_bags, count))
@@ -674,6 +700,7 @@ def _bags(call: Call, _output: int) -> Rule | None:
     def make(operands: Tensors, size: int) -> Contribution:
         # A bag is a weighted sum of rows: each row's gradient is the bag's, times its weight.
         gradient = operands[0]
+        # gradient (B, D), index and weight (B, T).
         index = operands[1].reshape(size, -1)
         weight = torch.ones_like(index, dtype=gradient.dtype)
         if len(operands) > 2:
@@ -761,6 +788,7 @@ def _batch_norm(call: Call, output: int) -> Rule | None:
     eps = float(call.argument("eps"))
 
     def normalise(x: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+        # Running statistics are those of channels, the second axis: (1, C, 1, …).
         by_channel = (1, -1, *(1 for _ in x.shape[2:]))
         scale = (variance + eps).rsqrt()
         return (x - mean.view(by_channel)).mul_(scale.view(by_channel))
@@ -795,6 +823,8 @@ def _rule_by_vmap(call: Call, output: int) -> Rule:
     node_args = node.args
     node_kwargs = dict(node.kwargs)
 
+    # One record's tensors have the batch's axes, with the record's own rows where all records'
+    # were.
     def run_on_record(*tensors: torch.Tensor) -> torch.Tensor:
         values = dict(zip(nodes, tensors, strict=True))
         args, kwargs = fx.map_arg((node_args, node_kwargs), values.__getitem__)
@@ -806,6 +836,7 @@ def _rule_by_vmap(call: Call, output: int) -> Rule:
         rows: Tensors = []
         dims: list[int | None] = []
         for tensor, layout in zip(operands, layouts, strict=True):
+            # Records come first for `vmap`, which takes that axis away.
             if isinstance(layout, Records):
                 # a record's rows go back to where the batch had all of them
                 rows.append(by_record(tensor, layout, size).movedim(1, 1 + layout.axis))

@@ -61,6 +61,7 @@ def _permute(call: Call) -> Layouts:
         first = call.axis(call.argument("dim0"), tensor)
         second = call.axis(call.argument("dim1"), tensor)
         order[first], order[second] = order[second], order[first]
+    # A view of the axes in another order: the records are where their axis went.
     axis = axis_of(layout)
     return layout if axis is None else move_records(layout, order.index(axis))
 
@@ -70,6 +71,7 @@ def _unsqueeze(call: Call) -> Layouts:
     _, layout = layout_and_tensor(call)
     # The new axis comes before the records' where it takes its place, or one before it.
     axis = axis_of(layout)
+    # Counted in the result, which has one axis more.
     new_axis = int(call.argument("dim")) % len(call.out_shape())
     return layout if axis is None else move_records(layout, axis + (new_axis <= axis))
 
@@ -104,6 +106,7 @@ def _repeat(call: Call) -> Layouts:
     tensor, layout = layout_and_tensor(call)
     shape = call.shape(tensor)
     out = call.out_shape()
+    # Repeats of leading axes make new ones, as broadcasting does.
     times = list(call.argument("repeats"))
     shift = len(out) - len(shape)
     if isinstance(layout, Records):
@@ -170,6 +173,7 @@ def _split(call: Call) -> Layouts:
 @rule("cat concat stack")
 def _cat(call: Call) -> Layouts:
     tensors = call.argument("tensors")
+    # By the result's rank, which `stack` raises by one.
     axis = int(call.argument("dim", 0)) % len(call.out_shape())
     is_stacked = call.name == "stack"
     if not is_stacked:  # cat passes over empty ones
@@ -177,6 +181,7 @@ def _cat(call: Call) -> Layouts:
     # Along a new axis, or one within the records, each record's parts are put side by side.
     layout = common_layout(call, tensors)
     if isinstance(layout, Records) and is_stacked:
+        # A new axis at or before the records' moves them one on.
         return move_records(layout, layout.axis + (axis <= layout.axis))
     if isinstance(layout, Records) and layout.axis == axis:
         raise Unproved("batches are put one after the other")
@@ -218,6 +223,7 @@ def _pad(call: Call) -> Layouts:
         if call.name == "constant_pad_nd" and call.argument("value", 0) == 0:
             return SUMMED
         raise Unproved("a sum over the records is padded")
+    # The schemas call the widths `pad` or `padding`.
     ends = list(call.argument("pad", call.argument("padding")))
     # two ends an axis, from the last axis on
     pairs = zip(ends[::2], ends[1::2], strict=False)
@@ -243,6 +249,7 @@ def _planes(call: Call) -> Layouts:
     dims = [int(dim) % rank for dim in named_dims if dim is not None]
     if call.name in ("tril", "triu"):
         dims = [rank - 2, rank - 1]
+    # Only records first, apart from both axes: elsewhere the result's order of axes would decide.
     if call.name == "diag_embed" or layout.axis != 0 or 0 in dims:
         raise Unproved("an entry's place depends on the records' axis")
     return layout
@@ -276,6 +283,7 @@ def _scatter_gradient(call: Call) -> Layouts:
             raise Unproved("an entry's place depends on the records' axis")
         return layout
     axis = int(call.argument("dim")) % len(out)
+    # The gradient has one axis less than the tensor it is scattered into.
     if call.name == "select_backward":
         return move_records(layout, layout.axis + (axis <= layout.axis))
     if axis == layout.axis:
@@ -319,6 +327,8 @@ def _unfilled_layout(call: Call) -> Layouts:
     if not is_filled(call.node):
         raise Unproved("memory is read that nobody has written (torch.empty)")
     tensor = call.node.meta["val"]
+    # Axes by growing step: each must step over all that the smaller ones reach, or two entries
+    # share memory.
     extent = 1  # entries of memory that the axes so far reach over
     for step, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if step < extent and size > 1:  # two places would be one
@@ -349,6 +359,7 @@ def _arange(call: Call) -> Layouts:
         return SHARED
     start = call.argument("start", 0)
     step = call.argument("step", 1)
+    # Numbers must start at 0 and be as many as the records: then number i is the place of record i.
     numbers_records = start == 0 and isinstance(step, int)
     if not numbers_records or call.sizes.factor(size) != 1:
         raise Unproved(PLACE)

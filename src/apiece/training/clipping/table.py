@@ -130,6 +130,7 @@ class Sizes:
 
         def name(numeral: re.Match[str]) -> str:
             size = int(numeral[0])
+            # B·B is written as such: a size may follow the number of records twice.
             factors: list[str] = []
             while self.depends(size):
                 size //= self.batch
@@ -147,6 +148,8 @@ class Sizes:
     def check(self, layout: Layout, shape: Shape) -> None:
         """Raise `Unproved` unless a tensor of this shape can have this layout."""
         axis = axis_of(layout)
+        # A layout without an axis promises that no axis follows the records, whatever the rule
+        # thought of.
         expected_axes = [] if axis is None else [axis]
         if self.batch_axes(shape) != expected_axes:
             raise Unproved(
@@ -167,6 +170,8 @@ def view_records(layout: Records, old: Shape, new: Shape, sizes: Sizes) -> Recor
     # the number of runs stays: it is the product of all axes before the records' and of `outer`.
     runs = math.prod(old[: layout.axis]) * layout.outer
     entries_before = 1  # the product of the new axes before the records'
+    # The records' axis of the new shape must begin where a whole number of runs has passed: outer'
+    # = runs/entries_before of them lie within it.
     for axis, size in enumerate(new):
         if sizes.depends(size):
             outer, remainder = divmod(runs, entries_before) if entries_before else (0, 1)
@@ -214,6 +219,8 @@ class Call:
     def argument(self, name: str, default: object = None) -> Any:
         """Return an argument by the name that the schema has, or the schema's default."""
         schema = torch_internals.schema_of(self.node.target)
+        # Arguments beyond those that the node has are the schema's defaults, as the operator would
+        # take.
         for position, argument in enumerate(schema.arguments):
             if argument.name == name:
                 if not argument.kwarg_only and position < len(self.node.args):
@@ -258,6 +265,7 @@ class Call:
 
     def axis(self, dim: Any, tensor: fx.Node) -> int:
         """Return an axis from 0 on."""
+        # A number has no axis; torch takes dim 0 and −1 of it all the same.
         return int(dim) % max(1, len(self.shape(tensor)))
 
     def axes(self, dims: Any, tensor: fx.Node) -> list[int]:
@@ -400,6 +408,7 @@ RANDOM = words(
 @rule(" ".join(POINTWISE))
 def _pointwise(call: Call) -> Layouts:
     """Every entry of the output is made of the entries at its place."""
+    # With reduction, losses of several records would be one number.
     require_unreduced(call)
     tensors = call.tensors()
     layouts = [call.of(tensor) for tensor in tensors]
@@ -433,6 +442,7 @@ def _scaled_places(call: Call) -> Layout:
 
 def broadcast_layout(call: Call, tensors: list[fx.Node], layouts: list[Layout]) -> Layout:
     """Return the layout of what is made entry by entry of tensors that are broadcast."""
+    # Layouts are compared in the result's axes, where the shapes are broadcast.
     rank = len(call.out_shape())
     results: set[Layout] = set()
     for tensor, layout in zip(tensors, layouts, strict=True):
@@ -454,6 +464,7 @@ def spread_shared(call: Call, tensor: fx.Node) -> Layout:
         return SHARED
     shape = call.shape(tensor)
     axis = batch_axes[0]
+    # Torch aligns shapes from their last axes: the tensor's axis a is a + shift of the result.
     shift = len(out) - len(shape)  # new axes come first
     differs = axis >= shift and shape[axis - shift] != 1
     if len(batch_axes) > 1 or differs:
@@ -477,6 +488,7 @@ def _is_linear(call: Call) -> bool:
     That is with shared factors, and sums added up. A sum that stands in two places counts twice:
     times itself it is a square, which is not linear.
     """
+    # Counted with repetition; a scalar that is no tensor does not count.
     layouts = [call.of(tensor) for tensor in call.tensors_repeated()]
     sums = layouts.count(SUMMED)
     name = call.name
@@ -516,6 +528,7 @@ def is_zero(tensor: object) -> bool:
     if name in ("zeros", "new_zeros", "zeros_like"):
         return True
     if name in ("full", "new_full", "scalar_tensor"):
+        # In all three the value is the last positional argument.
         value = tensor.args[-1]
         return bool(value == 0)
     return False

@@ -53,10 +53,13 @@ def walk(
     """
     numbers: dict[int, int] = {}  # by id, in the order in which values come
     alive: list[object] = []  # an id stands for its value only while that lives
+    # The list is a stack, read from its end: what is pushed reversed comes out in order.
     waiting = [*reversed(roots)]
     while waiting:
         value = waiting.pop()
         is_plain = isinstance(value, PLAIN)
+        # A plain value has no number: equal ones may or may not be one object, which must not
+        # matter.
         number = None if is_plain else numbers.get(id(value))
         yield value, number
         if number is None and not is_plain:
@@ -105,6 +108,7 @@ class Binding:
 
     def get(self) -> Any:
         """Return what is there, None where there is nothing."""
+        # A class gives a read-only view of its attributes; a dict is the holder itself.
         holder = self._holder
         names = vars(holder) if isinstance(holder, type) else holder
         return names.get(self._name)
@@ -194,10 +198,13 @@ class Watch:
         # Attributes that code names; the first ones torch calls.
         self._attributes = {"forward", "backward", "setup_context", "jvp", "vmap"}
 
+        # Order matters: number 0 is the model (`_marks`), and the key lists what is met in this
+        # order.
         roots = [model, loss_fn, *classes, *torch_internals.global_hooks()]
         marks = tuple(self._marks(roots))
         self._contents_of_memory = list(map(memory_of, self._memories))
         self._states = self._states_of_streams()
+        # Names are sorted: the walk collects them in sets, whose order must not enter the key.
         marks_of_globals = [
             _mark(space.get(name))
             for space, names in self._globals.values()
@@ -221,6 +228,7 @@ class Watch:
         # most of a module's dicts are empty, and compared at no cost
         self._empty = [mapping for mapping in self._mappings if not mapping]
         self._full = [mapping for mapping in self._mappings if mapping]
+        # The views below are live: each call of `is_unchanged` reads the dicts as they are then.
         self._values = [mapping.values() for mapping in self._full]
         # Keys that are plain are compared by value, in one list; others by identity.
         self._with_objects_for_keys: list[Any] = []
@@ -230,9 +238,12 @@ class Watch:
                 self._with_plain_keys.append(mapping)
             else:
                 self._with_objects_for_keys.append(mapping)
+        # In one flat list, which one comparison goes through in C.
         self._keys = self._read_keys()
         self._ambient = ambient()
         self._lengths = self._read_lengths()
+        # Contents are held as objects, and compared by `is`: none can be freed and its id be used
+        # again.
         self._contents = list(self._read_contents())
 
     def is_unchanged(self) -> bool:
@@ -286,6 +297,8 @@ class Watch:
 
     def _marks(self, roots: list[object]) -> Iterator[Hashable]:
         """Yield what tells each value from others, outer ones first."""
+        # A value that came before stands as its number, so that the key says which holders share an
+        # object.
         for value, number in walk(roots, self._within, self._named):
             if number is not None:
                 self.keeps_model |= number == 0  # the first root is the model
@@ -335,6 +348,8 @@ class Watch:
     def _within_module(self, module: nn.Module) -> list[object]:
         """Note whose a module's attributes are, and its state outside of Python if it has one."""
         if (read := state_reader(module)) is not None:
+            # Hooks and attributes of TorchScript have no dict that could be compared: they are
+            # read.
             self._streams.append((module, read))
             self.keeps_model = True
         path = self._paths.get(id(module), "loss_fn") or type(module).__name__
@@ -351,6 +366,7 @@ class Watch:
         """Note a dict; return its values, and those of its keys that are objects."""
         self._mappings.append(mapping)
         self._note_classes(mapping.values())
+        # A user's subclass of dict may hold attributes beside its items.
         is_plain = type(mapping) in (dict, collections.OrderedDict)
         attributes = [] if is_plain else _attributes(mapping)
         # Of a user's module, libraries' objects wait until code names the attribute.
@@ -364,8 +380,10 @@ class Watch:
     def _within_object(self, value: Any) -> list[object]:
         """Note an object of no container's type, by what shows its state."""
         kind = type(value)
+        # A generator or an iterator moves when it is read, and looking at it would move it, too.
         if isinstance(value, Iterator) and kind.__module__ in ("builtins", "itertools"):
             self.moving = self.moving or f"a {kind.__name__} is held, which moves as it is read"
+        # The first reason stays: it is what the message names.
         if has_hidden_state(value):
             self.moving = self.moving or f"a {kind.__name__} is held, whose state nothing shows"
         if (read := state_reader(value)) is not None and not self.moving:
@@ -408,6 +426,7 @@ class Watch:
         """Yield libraries' objects whose keys code has named since; note a run's that is read."""
         attributes = self._attributes
         waiting = self._put_off
+        # Taken over first: what is still not named is put back below.
         self._put_off = []
         for key, value in waiting:
             is_named = key in attributes
@@ -431,6 +450,7 @@ class Watch:
         for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
             if name != "__class__":
                 self._note_classes([content_of(cell)])
+        # From here on, what the function's code can reach by name in the globals of its file.
         space = function.__globals__
         names, attributes, imports = _names_of(function.__code__)
         self._attributes |= attributes
@@ -442,6 +462,7 @@ class Watch:
         _, names_of_space = self._globals.setdefault(id(space), (space, set()))
         names_of_space.update(read)
         self._note_classes(space[name] for name in read)
+        # The code may make an instance of whatever class it meets: none is spared its `__init__`.
         if "type" in names or "__class__" in attributes:
             self._makes_any = True
         return [
@@ -472,14 +493,18 @@ class Watch:
     def _named(self) -> Iterator[object]:
         """Yield what code names of classes and modules that were met, and was not yet walked."""
         yield from self._named_since()
+        # A copy, since what is yielded is walked and adds to the list.
         for owner, of_library in list(self._open):
             held = vars(owner)
             for name in self._names_of_owner(owner, of_library):
                 value = held[name]
+                # The table of all modules leads everywhere; what is imported is followed by its own
+                # name.
                 if value is sys.modules:
                     continue
                 if of_library and callable(value) and is_of_a_library(value):
                     continue
+                # A user's module is read as globals are: by the names that code has, and no others.
                 if not isinstance(owner, type) and not of_library:
                     _, names_of_space = self._globals.setdefault(id(held), (held, set()))
                     names_of_space.add(name)
@@ -519,6 +544,7 @@ class Watch:
     @contextlib.contextmanager
     def undo_changes(self) -> Iterator[None]:
         """Put everything back that changes meanwhile; note what did."""
+        # Shallow copies suffice: whatever a value holds is in one of these lists itself.
         streams = self._states_of_streams()
         mappings = [(mapping, dict(mapping)) for mapping in self._mappings]
         lists = [(values, [*values]) for values in self._lists]
@@ -566,6 +592,7 @@ class Watch:
 
     def _restore_mapping(self, mapping: Any, content: dict[Any, Any]) -> None:
         """Let a dict or a class hold what it held, in the same order."""
+        # Keys of both, so that what was added and what was taken away are found as well.
         moved = [
             key
             for key in {**content, **mapping}
@@ -573,6 +600,7 @@ class Watch:
         ]
         owned = self._owners.get(id(mapping), _Owner(""))
         owner = owned.owner
+        # A class takes assignments only through `setattr`, one name at a time.
         if owner is not None:
             # Python's notes on a class, and a compiler's
             notes = ("__", "_abc_", torch_internals.COMPILER_NOTES)
@@ -582,9 +610,11 @@ class Watch:
                     setattr(owner, key, content[key])
                 else:
                     delattr(owner, key)
+        # Cleared and filled again, which also restores the order: a dict is read in it.
         elif moved or list(mapping) != list(content):
             mapping.clear()
             mapping.update(content)
+        # Without an owner a change is of something nameless; a layer of torch notes for itself.
         if owner is None and owned.kind is None:
             if moved:
                 self._note_change(mapping)
@@ -621,6 +651,7 @@ def _attributes(value: object) -> list[Any]:
 
 def has_memory(value: object) -> bool:
     """Return whether a value is memory without Python values: an array, bytes to be written."""
+    # By the buffer protocol, which covers bytearray, mmap and arrays of other libraries.
     try:
         memoryview(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, BufferError):
