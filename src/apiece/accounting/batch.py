@@ -24,12 +24,14 @@ from apiece.numerics.roots import Places, log_room, safe_ends
 _UNSPENT = 9e-4
 LEAST_NOISE = 0.05
 """No smaller noise multiplier is returned."""
+# Ends of the searches for noise and for rates.
 _MOST_NOISE = 1e8
 _LEAST_PROBABILITY = 1e-12
 # Factor on ε from which slopes are guessed.
 _NEARBY = 1.05
 # How far a guess may be off, in log q.
 _DOUBT = 0.1
+# How each argument is checked, by its name.
 _CHECKS: dict[str, Callable[[str, npt.ArrayLike], Floats]] = {
     "epsilon": partial(_check.positive_array, error=BudgetError),
     "delta": partial(_check.positive_array, below=1.0, error=BudgetError),
@@ -174,6 +176,7 @@ def noise_multipliers(
             f"epsilon = {float(limits[k])!r} at delta = {float(deltas[k])!r} in {times[k]:.0f} "
             f"steps: no noise multiplier up to {_MOST_NOISE:g} keeps it; ask for a larger epsilon"
         )
+    # Who never takes part needs no noise at all.
     noise = np.where(rates == 0, LEAST_NOISE, np.exp(log_noise))
     return np.asarray(noise[member])
 
@@ -217,6 +220,7 @@ def sampling_probabilities(
     columns, member = _distinct_columns(method, epsilon, delta, settings, guess, precision)
     limits, deltas, noise, times, guesses, precisions = columns
     rates = np.ones(limits.shape)
+    # At rate 1 there is no coin, and the answer is quick.
     spent_at_one = _upper(method, noise, np.ones(noise.shape), times, deltas)
     # Where full participation costs less, nothing is sought.
     below_one = np.flatnonzero(spent_at_one > limits)

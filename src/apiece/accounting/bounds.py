@@ -136,6 +136,7 @@ class Evaluations:
             unknown = upper >= _TRIVIAL[question]
             if not unknown.any():
                 break
+        # An error counts only where nobody else knew an upper bound either.
         if record is None:
             for error, value in errors:
                 if value in values[unknown]:
@@ -245,6 +246,7 @@ def within_range(name: Callable[[], str]) -> Iterator[None]:
     try:
         with np.errstate(all="ignore"):
             yield
+    # Some of these are ValueErrors too; they say better what is wrong.
     except ApieceError:
         raise
     except (OverflowError, ZeroDivisionError, FloatingPointError, ValueError) as error:
@@ -277,6 +279,7 @@ def cut_pieces(nodes: Floats) -> Iterator[slice]:
     """Cut ascending nodes into pieces, at each of which a few are evaluated."""
     start = 0
     while start < nodes.size:
+        # By a factor each time, but no less than one part of the whole range at first.
         reach = _GROWTH * max(nodes[start], nodes[-1] / _FIRST)
         end = max(int(np.searchsorted(nodes, reach)), start + 1)
         yield slice(start, end)
@@ -315,6 +318,7 @@ def invert(delta_at: Callable[[Floats], Bounds], delta: Floats) -> Bounds:
         upper_holds = upper[:, -1] <= delta
         return np.stack([lower_holds, upper_holds], axis=1)
 
+    # δ at 0 and at both ends of the range, by the lower and by the upper bound: (2, K) each.
     ends = np.array([0.0, SMALLEST_EPSILON, LARGEST_EPSILON])
     at_zero, at_smallest, at_largest = holds(
         np.broadcast_to(ends[:, None, None], (3, 1, delta.size))
@@ -328,6 +332,7 @@ def invert(delta_at: Callable[[Floats], Bounds], delta: Floats) -> Bounds:
         equal = np.array_equal(low[0], low[1]) and np.array_equal(high[0], high[1])
         start = low[:1] if equal else low
         end = high[:1] if equal else high
+        # Cuts are even in log ε; rounding may put one a little outside its bracket.
         inner = np.clip(start * (end / start) ** shares, start, end)
         beyond = holds(inner)
         nodes = np.concatenate([start[None], inner, end[None]])
@@ -337,6 +342,7 @@ def invert(delta_at: Callable[[Floats], Bounds], delta: Floats) -> Bounds:
         part = np.where(beyond.any(axis=0), first_cut, _PARTS - 1)[None]
         low = np.take_along_axis(nodes, part, axis=0)[0]
         high = np.take_along_axis(nodes, part + 1, axis=0)[0]
+    # Where a bound holds at the least ε sought, its crossing lies below, and is not resolved.
     low = np.where(at_zero | at_smallest, 0.0, low)
     high = np.where(at_smallest, SMALLEST_EPSILON, high)
     high = np.where(at_zero, 0.0, high)

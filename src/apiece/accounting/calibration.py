@@ -313,6 +313,7 @@ def calibrate(
     (parameter,) = missing
 
     def mechanism_at(value: float) -> Mechanism:
+        # In the order of `parameters`, with the value sought in its place.
         z, q, times = (parameters | {parameter: value}).values()
         return Repeated(Sampled(Gaussian(z), q), times)  # type: ignore[arg-type]
 
@@ -361,6 +362,7 @@ def _search(
     else:
         safest = _LEAST_RATE
         boldest = 1.0
+    # By the logarithm of the parameter: the search returns that alone.
     spent_at: dict[float, float] = {}
 
     def room(log_value: float) -> float:
@@ -397,6 +399,7 @@ def _find_most_steps(spent: Callable[[float], float], limit: float) -> tuple[flo
         if spending <= limit:
             if low and spending > spent_low > 0:
                 secant = math.log(spending / spent_low) / math.log(steps / low)
+                # Two near numbers of steps give any slope at all, by the rounding of their bounds.
                 slope = min(max(secant, 0.3), 3.0)
             low = steps
             spent_low = spending

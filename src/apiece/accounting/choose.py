@@ -135,6 +135,7 @@ class Row(NamedTuple):
     methods: tuple[str, ...]
     # Its profile of a normal form; None for one that it does not know.
     answer: Callable[[NormalForm], Profile | None]
+    # Whether its answer leaves nothing to improve: no later row is asked then.
     exact: bool
     why: str
     # The methods that ask it, in the order of the table, where no other evaluator knows an upper
@@ -303,6 +304,7 @@ def _ask_row_below(row: Row, steps: NormalForm) -> Profile | None:
     """Return a row's profile of what costs no more; None where it has none."""
     try:
         with within_range(lambda: row.evaluator):
+            # Rounded down, the last coin may have become 0: then nothing is released.
             return row.answer(steps) if steps else None
     except (UnsupportedError, RangeError):
         return None
@@ -356,6 +358,7 @@ def bounds_of(columns: Floats, method: str) -> Bounds:
     for start, size in zip(starts, sizes, strict=True):
         entries = unresolved[start : start + size]
         z, q, steps = columns[:3, entries[0]].tolist()
+        # As the table has it for one mechanism: the rest of the rows, for all its δ at once.
         profile = choose(Repeated(Sampled(Gaussian(z), q), int(steps)), method)
         # What contours know of them is in `lower` and `upper` already.
         answers = [answer for answer in profile.answers if answer.evaluator != _CONTOURS]

@@ -121,6 +121,7 @@ def concentrated_epsilon(rho: npt.ArrayLike, delta: npt.ArrayLike) -> Floats:
     # Of α − 1. Every order holds, so that the grid costs closeness alone.
     orders = np.sqrt(-np.log(deltas) / rhos) * _FACTORS
     alpha = 1 + orders
+    # ε = ρα + log(1 − 1/α) − log(δα)/(α − 1), each term with its own rounding.
     terms = (rhos * alpha, np.log1p(-1 / alpha), -np.log(deltas * alpha) / orders)
     size = sum(np.abs(term) for term in terms)
     values = sum(terms) + 16 * UNIT * size

@@ -43,6 +43,7 @@ def least_form(epsilon: Floats, delta: Floats, rates: Floats | float) -> Floats:
 # 1 − e^{−ε}(1 − δ(ε) − α), at every ε ≥ 0; the least of all is the greatest power.
 def greatest_power(profile: Profile, rates: Floats) -> Floats:
     """Return the least of both bounds over ε ≥ 0, one a rate; never below the truth."""
+    # At rates of 0 and 1 no ε would be far enough; there one part in 1e15 is nothing.
     least_rate = max(float(rates.min()), 1e-15)
     least_true_negative_rate = max(float(1 - rates.max()), 1e-15)
 
@@ -155,6 +156,7 @@ class PrivacyCurve:
 
     def _delta(self, flat: Floats, first: Bounds | None) -> Bounds:
         """Bound δ at flat ε; `first` holds the first evaluator's bounds at |ε|, where known."""
+        # The profile is asked at |ε|; negative ε are mirrored below.
         size = np.minimum(np.abs(flat), LARGEST_EPSILON)
         lower, upper = self._ask(lambda epsilon: self._evaluations.delta(epsilon, first), size)
         # Beyond the largest ε, δ is known to be no larger, and no more.

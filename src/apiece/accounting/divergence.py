@@ -150,6 +150,7 @@ class _Pair:
         their_delta = self._theirs.upper[-1]
         largest = max(our_delta, their_delta)
         self.goes_on = not largest <= negligible_delta
+        # Bounds from fewer nodes are out of date.
         self.__dict__.pop("_gaps", None)
 
     @cached_property
@@ -182,6 +183,7 @@ class _Pair:
             backward = Bounds(0.0, self._backward_limit)
         else:
             (forward, _), (backward, _) = self._gaps
+            # What follows from parameters alone holds beside what the nodes show.
             forward = Bounds(*(min(end, self._forward_limit) for end in forward))
             backward = Bounds(*(min(end, self._backward_limit) for end in backward))
         lower = max(forward.lower, backward.lower)
@@ -273,11 +275,13 @@ def _largest_gap(
     nodes: Floats, top: Bounds, bottom: Bounds, tolerance: float
 ) -> tuple[Bounds, Mask]:
     """Bound max over ε ≥ 0 of (top − bottom)/(1 + e^ε); mark what leaves over `tolerance` open."""
+    # 1 + e^ε as 2 + x, x = e^ε − 1, in which differences of near nodes keep their digits.
     weight = 2 + np.expm1(nodes)
     # The first node is below 0, for the slopes alone.
     sure_gaps = ((top.lower - bottom.upper) / weight)[1:]
     smallest = max(0.0, float(sure_gaps.max()) - _PAD)
     ceilings = _bound_intervals(np.expm1(nodes), top.upper, bottom)
+    # Beyond the last node the difference is at most the upper curve, which falls.
     tail = float(top.upper[-1] / weight[-1])
     largest = min(1.0, max(smallest, float(ceilings.max()), tail) + _PAD)
     # No node brings the bound below what the curves' own uncertainty leaves at the nodes.

@@ -193,6 +193,7 @@ class AmplifiedProfile:
         # Rounded down, which asks the mechanism for a larger ε.
         inner_delta = delta / self.probability * (1 - 4 * UNIT)
         free = inner_delta >= 1
+        # Where the answer is 0 anyway, any δ in (0, 1) will do.
         inner = self._bound_above("epsilon", np.where(free, 0.5, inner_delta))
         upper = after_coin(inner, self.probability) * (1 + 64 * UNIT)
         return Bounds(np.zeros(delta.shape), np.where(free, 0.0, upper))
@@ -303,6 +304,7 @@ def _bound_log_ratios(steps: NormalForm) -> tuple[float, float]:
         step_lowest, step_highest = _bound_step_ratios(step)
         lowest += times * step_lowest
         highest += times * step_highest
+    # The ends of a single step are rounded outward already.
     exact = len(steps) == 1 and steps[0][1] == 1
     return _round_outward(lowest, highest, 0 if exact else 16 + len(steps))
 
@@ -321,10 +323,12 @@ def _bound_step_ratios(step: Mechanism) -> tuple[float, float]:
             lowest = float(after_coin(inner_lowest, q))
             return _round_outward(lowest, float(after_coin(inner_highest, q)), 16)
     atoms = atoms_of(step)
+    # What atoms leave out may have any loss.
     if atoms is None or atoms.outside_p or atoms.outside_q:
         return -math.inf, math.inf
     lowest = float(atoms.log_ratio.min(initial=0.0))
     highest = float(atoms.log_ratio.max(initial=0.0))
+    # An outcome of one world alone has an infinite loss.
     return (
         -math.inf if atoms.only_q else lowest - atoms.error,
         math.inf if atoms.only_p else highest + atoms.error,
@@ -364,6 +368,7 @@ class Outcomes(NamedTuple):
     @classmethod
     def of(cls, atoms: Atoms) -> Outcomes:
         """Return the outcomes of one step."""
+        # P = e^L·Q, outcome by outcome.
         # By the root, whose square may be past the range where a mass is tiny.
         root = np.exp(atoms.log_ratio / 2)
         p = atoms.mass * root * root
@@ -391,8 +396,10 @@ class DiscreteProfile(Inverted):
     def delta(self, epsilon: Floats) -> Bounds:
         """Bound the larger of both directions."""
         loss, p, q, only_p, only_q, outside_p, outside_q, error = self.outcomes
+        # In the add direction worlds change places, and losses their sign.
         remove = _bound_excess(loss, p, only_p, error, epsilon)
         add = _bound_excess(-loss, q, only_q, error, epsilon)
+        # What is left out adds nothing from below, and from above all its mass.
         lower = np.maximum(remove.lower, add.lower)
         upper = np.maximum(remove.upper + outside_p, add.upper + outside_q)
         slack = 4 * UNIT
@@ -418,6 +425,7 @@ def _bound_excess(
         slack = (error + loss.size * UNIT) * value + 2 * loss_error * mass_above
         low[part] = np.maximum(value - slack, 0.0)
         high[part] = value + slack
+    # Outcomes of one world alone exceed every ε and add all their mass.
     certain_low = certain * max(1 - error, 0.0)
     certain_high = certain * (1 + error)
     return Bounds(low + certain_low, high + certain_high)

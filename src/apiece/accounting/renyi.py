@@ -32,6 +32,7 @@ from apiece.mechanisms.algebra import NormalForm, atoms_of, flatten
 from apiece.mechanisms.atoms import Atoms
 from apiece.numerics.roots import Places
 
+# Covers the quadrature's error and the rounding of a divergence.
 _ROUND_UP = 1 + 1e-11
 # In standard deviations of the noise; the tail beyond is below 1e-20.
 _REACH = 9.5
@@ -126,6 +127,7 @@ def discrete(atoms: Atoms, orders: npt.ArrayLike) -> Floats:
     alpha = np.asarray(orders, float)
     if atoms.only_p > 0 or atoms.only_q > 0:
         return np.full(alpha.shape, np.inf)
+    # One row for either direction: E_Q[r^α] for remove, E_Q[r^{1−α}] for add.
     powers = np.stack([alpha, 1 - alpha])[..., None]
     log_terms = np.log(atoms.mass) + powers * atoms.log_ratio
     log_moment = np.logaddexp.reduce(log_terms, axis=-1).max(axis=0)
@@ -175,6 +177,7 @@ def _log_laplace_moment(b: float, q: float, power: float) -> float:
     nodes, weights = np.polynomial.legendre.leggauss(16)
     position = np.arange(panels)[:, None] + (nodes + 1) / 2
     x = (position / panels).ravel()
+    # Half a panel's width, 1/(2·panels), times the density e^{−x/b}/(2b) of [0, 1].
     log_weight = np.log(np.tile(weights, panels) / (4 * b * panels))
     log_density_mass = log_weight - x / b
     # The two atoms, at the ends, hold half of the mass each under Q and under P₁.
@@ -212,6 +215,7 @@ def _integrate(z: Floats, q: Floats, alpha: Floats, step: Floats, nodes: int) ->
     with np.errstate(divide="ignore"):
         log_integrand = _log_excess_power(w, q, alpha) - 0.5 * u * u
     peak = log_integrand.max(axis=1, keepdims=True)
+    # Where the integrand is 0 everywhere there is nothing to factor out.
     peak = np.where(np.isfinite(peak), peak, 0.0)
     sums = np.exp(log_integrand - peak).sum(axis=1)
     width = step[:, 0]
@@ -264,6 +268,7 @@ _SPACING = 0.1
 _CLOSER = ((0.1, 16), (0.0133, 12))
 # Factor by which δ(0) at the first orders may be off.
 _CLOSE = 2.0
+# Not far beyond, α and α − 1 are the same double.
 _LARGEST_ORDER = 1e15
 
 
@@ -430,6 +435,9 @@ def renyi(steps: NormalForm) -> RenyiProfile:
 
 def _largest_order(step: Mechanism) -> float:
     """Return about the largest order that can be the best one, for δ down to 1e-30."""
+    # A Gaussian's best order is about z·√(2·log(1/δ)), and √(2·log 1e30) is 11.8. With bounded
+    # losses it is log(1/δ) over their size, and log 1e30 is 69. Behind a coin, the divergence takes
+    # off at about z²·log(1/q).
     match step:
         case Gaussian(z):
             return 12 * z

@@ -114,6 +114,7 @@ class SelectedProfile(Inverted):
     def of(cls, profiles: Sequence[Profile], runs: Runs) -> SelectedProfile:
         """Return the bound for runs whose profile is one of these."""
         parts = [_follow_profile(profile) for profile in profiles]
+        # All are prefixes of one list of nodes: the longest holds the others.
         nodes = max((part_nodes for part_nodes, _ in parts), key=len)
         base = np.max([_continue_profile(delta, nodes.size) for _, delta in parts], axis=0)
         slope, offset = _lines(nodes, base)

@@ -195,6 +195,7 @@ def gaussian_summary(curve: PrivacyCurve, slack: float) -> GaussianSummary:
     gaussian_upper = np.asarray(gaussian_delta(max(mu, _LEAST), epsilon).upper)
     above = slack + (1 - slack) * gaussian_upper
     curve_lower = np.asarray(curve.delta(epsilon).lower)
+    # The last value stands for all larger ε, where δ is at least 0.
     below = np.append(curve_lower[1:], 0.0)
     with np.errstate(over="ignore"):
         gaps = (above - below) / (1 + np.exp(epsilon))
@@ -252,6 +253,7 @@ def _find_ends(curve: PrivacyCurve, slacks: Floats) -> Floats:
     ends = np.full(slacks.shape, np.inf)
     positive = slacks > 0
     if not positive.all() and curve.mechanism is not None:
+        # Without slack there is an end only where losses are bounded: from the largest on δ is 0.
         bounded = build_pure_profile(flatten(curve.mechanism))
         ends[~positive] = math.inf if bounded is None else bounded.most
     try:
@@ -288,6 +290,7 @@ class _Chords(NamedTuple):
             log_width = np.log(-np.expm1(start - end)) + end
             log_fall = np.log(looks.upper[:-1] - looks.upper[1:])
             log_slope = log_fall - log_width - np.log1p(-slack)
+            # In t the line falls by (1 − s)·Φ(−c), which is to be the chord's slope.
             parallel = invert_log_tail(np.minimum(log_slope, -1e-300))
         return cls(looks, slack, parallel)
 
@@ -333,6 +336,7 @@ def _holds_between(mu: Floats, chords: _Chords) -> Mask:
             rounding = _ROUNDING * (slack + (power_error + false_error))
             line = slack + (1 - slack) * (power - scaled_false) - rounding
             good &= delta * (1 + _ROUNDING) <= line
+    # Where δ is at most the slack at the left end, it is throughout the interval.
     return np.asarray(good | (high <= slack))
 
 

@@ -55,6 +55,7 @@ class StatedProfile:
         lower = np.maximum(value - error, 0.0)
         # The statement holds at its ε exactly: rounding never takes the bound past it.
         upper = np.minimum(value + error, self.stated)
+        # The largest profile never falls below the stated δ.
         unreachable = delta < self.slack
         lower = np.where(unreachable, np.inf, lower)
         return Bounds(lower, np.where(unreachable, np.inf, upper))

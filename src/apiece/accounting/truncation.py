@@ -60,10 +60,12 @@ class Remainder(NamedTuple):
     def bounds(self, epsilon: Reals, *, reverse: bool) -> Bounds:
         """Bound what all this adds to δ(ε); the upper bound is convex in e^ε where below P(J)."""
         slack = 8 * UNIT
+        # In the add direction losses are −L: J adds Q(J, L ≤ −ε) at most.
         loss = -epsilon if reverse else epsilon
         with np.errstate(over="ignore", invalid="ignore"):
             # A bound on Q(J, L ≤ ε), jumps that are taken back.
             back = np.exp(self.log_fall + self.rate * loss)
+            # Jumps that are taken back are no more than all jumps.
             if reverse:
                 upper = np.minimum(back, self.q[1]) + self.outside
                 return Bounds(np.zeros(back.shape), upper)
@@ -124,6 +126,8 @@ def bound_remainder(
 
 def _bound_log_fall(kinds: Sequence[Jumps], rate: Number, slack: float) -> Number:
     """Return the log of a bound on Q(J, L ≤ 0): Chernoff's, of the other steps' losses."""
+    # A union over the step that jumps, past the least of all cuts; the moments of the others
+    # multiply.
     q_any = sum(kind.times * kind.q for kind in kinds)
     with np.errstate(divide="ignore"):
         log_fall = np.log(q_any * (1 + slack))
@@ -134,6 +138,8 @@ def _bound_log_fall(kinds: Sequence[Jumps], rate: Number, slack: float) -> Numbe
             cut = np.where(kind.q > 0, kind.loss, 0.0)
             log_jump = np.log(kind.q * (1 + slack)) - rate * cut
             log_moment = np.logaddexp(kind.log_body, log_jump)
+            # The step that jumps is counted among the others too: where that would lower the bound,
+            # a moment below 1, it counts as 1.
             log_fall += np.maximum(kind.times * log_moment, 0.0)
     return log_fall
 
@@ -229,6 +235,7 @@ def estimate_epsilon(parts: Sequence[Points], delta: Floats) -> Floats:
         """Return where jumps above ε, and the moments below them, make at most δ."""
         epsilon = np.exp(log_epsilon)
         loss = epsilon + fall
+        # (K, orders): log of the conversion's bound on δ, by the losses up to the cut alone.
         moment = constant - _EXCESS_ORDERS * epsilon
         for part, body in zip(parts, bodies, strict=True):
             count = (part.ratio <= loss).sum(axis=1)

@@ -142,6 +142,8 @@ class Contour:
         """Return root² evenly spaced ε and bounds on δ there, (K, root²)."""
         # e^{−iyε} at ε = low + step·(root·i + j) is a product of a coarse and a fine turn, so that
         # the sums are products of small matrices.
+        # Coarse turns are (K, root, points) and fine ones (K, points, root): their product sums
+        # over the points and leaves (K, root, root).
         fine_phase = (self.y * step)[:, :, None]
         fine = np.exp(-1j * fine_phase * np.arange(root))
         starts = low + step * (root * np.arange(root))
@@ -162,6 +164,7 @@ class Contour:
         """Bound δ(ε), given the sums of the terms from below and from above at ε."""
         scale = self._scale(epsilon)
         turn_error = self.sway * self._turn_error(np.abs(epsilon))
+        # The turns and the sum over points are off by some units of Σ|term| and of Σ|term|·y.
         error = self.error + UNIT * (32 * self.size + turn_error)
         # An exponential is off by its exponent's error, which grows with the parts of that.
         tilt_exponent = (1 - self.tilt) * epsilon
@@ -175,6 +178,7 @@ class Contour:
         # The sum exceeds δ by the aliases, which are positive: only the lower bound gives them up.
         lower = scale * (below - error) / rounding - alias * (1 + 1e-9) + low
         upper = scale * (above + error) * rounding + high
+        # From the largest total loss on δ is 0, whatever the sums say.
         possible = epsilon < self.largest_loss
         lower = np.where(possible, lower, 0.0)
         upper = np.where(possible, upper, 0.0)
@@ -188,6 +192,7 @@ class Contour:
 
     def epsilon(self, delta: Floats, guess: Floats) -> Bounds:
         """Return ε at which bounds on δ(ε) were evaluated and found above and below `delta`."""
+        # The root is only where to look: an end is accepted where δ was evaluated and compared.
         root = self._find_root(delta, guess)
         _, fall = self.estimate(root)
         lower, upper = self.delta(root)
@@ -204,6 +209,7 @@ class Contour:
             fails = (self.delta(low).lower > delta) & (below == 0)
             above = np.where(holds, high, above)
             below = np.where(fails, low, below)
+            # No ε is negative, so that a lower end of 0 needs no evidence.
             has_lower = (below > 0) | (low == 0)
             if (np.isfinite(above) & has_lower).all():
                 break
@@ -215,6 +221,7 @@ class Contour:
         done = np.zeros(guess.shape, dtype=bool)
         for _ in range(8):
             value, fall = self.estimate(root)
+            # Newton's step from a poor guess may be far too long, and is cut.
             farthest = 0.5 * np.abs(root) + 1.0
             newton_step = np.log(value / delta) * value / fall
             step = np.clip(newton_step, -farthest, farthest)
@@ -255,6 +262,7 @@ def build_contour(
 
     `share` is about the share of δ that the steps within their windows make.
     """
+    # Jumps make the other part of δ: the contour has to meet this one.
     body = share * delta
     best, law = _find_tilts(steps, times, body)
     # ε of the Rényi conversion at the best order.
@@ -276,6 +284,7 @@ def build_contour(
         larger.append(1 + _ALIAS_TILT * (best - 1))
     period, aliases = _choose_period(steps, times, body, tilt, larger, spread, guess, aim.log_error)
     step = 2 * math.pi / period
+    # Log of the sum of the terms that δ is at the guess: δ without e^{log_scale + (1 − λ)ε}.
     log_value = np.log(body) - log_scale + (tilt - 1) * guess
     variance, end, missing = _choose_end(steps, times, tilt, law, log_value, guess, step, aim)
 
@@ -330,12 +339,15 @@ def _make_sums(
 
     `law` is the one tilted by `tilt`, and `variance` that of what smooths.
     """
+    # (K, points): rows that need fewer points than the longest have zeros beyond their own.
     number = np.arange(int(points.max()) + 1)
     y = step * number
     within = number <= points
     error, phase = steps.error(steps.order(tilt), step * points, law)
+    # e^{±iyL} at y = k·step is the k-th power of one turn a node, (K, nodes).
     turn = np.exp(1j * step * steps.sign * steps.ratio)
     psi = _sum_powers(turn, law.share, points[:, 0])
+    # T is an integer, so that each branch of the logarithm gives the same power of Ψ.
     log_psi = times * np.log(psi)
     s = tilt + 1j * y
     # log of the characteristic function of the smoothing X, of mean 1 in e^X; and what takes the
@@ -354,6 +366,7 @@ def _make_sums(
     exponent_sizes = exponent_sizes + 16 * np.abs(damping)
     relative += UNIT * exponent_sizes
     relative += 32 * UNIT * times * (1 + np.abs(law.log_total))
+    # The terms from below are term·(1 − wide): this is at least the modulus of either.
     modulus = np.abs(term) * (1 + np.abs(wide))
     term_error = _sum_points(np.where(modulus > 0, modulus * np.expm1(relative), 0.0))
     terms = (term, term) if aim.smooth is None else (term * (1 - wide), term)
@@ -378,6 +391,7 @@ def _find_tilts(steps: Steps, times: Floats, delta: Floats) -> tuple[Floats, Wei
     log_x = np.log(np.sqrt(2 * base / variance))
     done = np.zeros(log_x.shape, dtype=bool)
     for _ in range(10):
+        # A step out of the bracket is replaced by the bracket's middle.
         usable = done | (log_x > low) & (log_x < high)
         log_x = np.where(usable, log_x, (low + high) / 2)
         x = np.exp(log_x)
@@ -429,6 +443,7 @@ def _choose_period(
         law = steps.weights(order)
         error, _ = steps.error(order, np.zeros_like(tilt), law)
         # Chernoff: δ(ε) ≤ e^{log_most + (1 − λ')ε} at every ε.
+        # M(λ') is rounded up by its quadrature's error, since Chernoff needs an upper bound.
         log_moment = times * (law.log_total + np.log1p(error))
         log_most = log_moment + log_conversion(larger_tilt - 1)
         log_alias = log_most + (1 - larger_tilt) * guess
@@ -461,19 +476,23 @@ def _choose_end(
 ) -> tuple[Floats, Floats, Floats]:
     """Return the variance of what smooths, and `_find_end`; none is smoothed that ends soon."""
     order = steps.order(tilt)
+    # In units of one over the deviation of the tilted total loss, as of a normal law.
     spread = np.sqrt(times * law.variance)
     frequency: Floats = _FREQUENCIES / spread
     error, _ = steps.error(order, np.zeros_like(spread), law)
     relative_error = error + 64 * UNIT * (1 + np.abs(law.log_total))
     log_most = law.log_total + np.log1p(relative_error)
     slabs = steps.slabs(order, log_most)
+    # Slabs bound the modulus over the upper bound on M(λ); here it is taken over M(λ) itself.
     log_bound = times * (log_modulus(slabs, frequency) + log_most - law.log_total)
     log_least = aim.log_error + log_value
     unsmoothed = np.zeros_like(spread)
     end, missing = _find_end(frequency, log_bound, log_least, unsmoothed)
     if aim.smooth is None:
         return unsmoothed, end, missing
+    # Smoothing widens the bounds: an integral that ends soon by itself does without.
     soon = (missing <= np.exp(log_least)) & (end <= _SOON * step)
+    # With the density λ times the slope of δ, the bounds lie λ·v apart in ε.
     largest_variance = _SMOOTH * aim.smooth.wanted(guess) / tilt
     variance = np.where(soon, 0.0, largest_variance)
     # Re s(s − 1) = λ(λ − 1) − y².
@@ -488,6 +507,8 @@ def _find_end(
 
     `log_bound` bounds the log of its modulus but for 1/|s(s − 1)|, from each frequency on.
     """
+    # The rule's sum of a falling function beyond y is at most its integral from y on. The modulus
+    # has |s(s − 1)| ≥ y² below it, and twice the real part over 2π gives 1/π.
     # ∫ (1/y² + c) dy from a to b is (b − a)/(a·b)·(1 + c·a·b), where c is the density's factor.
     bound = np.exp(log_bound) / frequency / math.pi
     low = frequency[:, :-1]

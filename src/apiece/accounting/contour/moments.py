@@ -157,10 +157,12 @@ class Steps:
         `count` is the number of nodes, a multiple of twice the number of panels.
         """
         border = _place_borders(z, q, low, high, panels)
+        # (K, panels, 1), against the rule's nodes on the last axis.
         low_border = border[:, :-1, None]
         high_border = border[:, 1:, None]
         end_distance, weight = gauss_legendre(count // panels)
         half = (high_border - low_border) / 2
+        # Each node is placed from its nearer end, since the rule knows that distance to all digits.
         lower_nodes = low_border + half * end_distance
         # These come from the upper end down, and are turned round to ascend.
         upper_nodes = np.flip(high_border - half * end_distance, axis=2)
@@ -170,6 +172,7 @@ class Steps:
         log_weight = np.log(weights / math.sqrt(2 * math.pi))
         log_measure = np.log(half) + log_weight
         log_base = log_measure.reshape(z.size, -1) - node**2 / 2
+        # A panel's cells begin at even shares of it; the last edge of all is the window's end.
         cell_share = np.linspace(0.0, 1.0, _CELLS // panels + 1)[:-1]
         cell = low_border + (high_border - low_border) * cell_share
         edge = np.append(cell.reshape(z.size, -1), high, axis=1)
@@ -189,6 +192,7 @@ class Steps:
         largest = -times * log_tails * (1 + 4 * UNIT)
         if self.sign < 0:
             return np.asarray(largest)
+        # In the remove direction L grows with u without end.
         return np.full_like(largest, np.inf)
 
     @property
@@ -207,6 +211,7 @@ class Steps:
     def weights(self, order: Floats) -> Weights:
         """Return the law tilted to `order`, (K, 1)."""
         exponent = self.log_base + order * self.ratio
+        # The largest term is factored out, so that no order overflows.
         top = exponent.max(axis=1, keepdims=True)
         share = np.exp(exponent - top)
         total = share.sum(axis=1, keepdims=True)
@@ -231,12 +236,14 @@ class Steps:
         shift = 4 * UNIT * (weights.share * node_size * size)
         rounding = np.abs(order) * phase + shift.sum(axis=1, keepdims=True)
         log_size = np.abs(weights.log_total)
+        # The sum loses a unit a node, and each exponent some units of its own size.
         rounding += UNIT * (32 + log_size + self.node.shape[1])
         quadrature = self._bound_quadrature(order, largest, weights.log_total)
         return rounding + quadrature + _RULE, phase
 
     def _bound_quadrature(self, order: Floats, largest: Floats, log_total: Floats) -> Floats:
         """Return the quadrature's error relative to M(order), each panel's least over ellipses."""
+        # (K, panels + 1): the edges of cells at which panels begin, and the last one.
         border = self.edge[:, :: _CELLS // self.panels]
         panel_width = np.diff(border, axis=1)
         half = np.maximum(panel_width / 2, 1e-12)[:, :, None]
@@ -254,6 +261,7 @@ class Steps:
         # 1/√(2π) is what φ has before its exponential, which alone is bounded above.
         factor = 64 / 15 / math.sqrt(2 * math.pi)
         scale = factor * half[:, :, 0]
+        # Cut before it overflows: a relative error of e^700 leaves a bound as empty as ∞ does.
         error = scale * np.exp(np.minimum(best, 700.0))
         return np.asarray(error.sum(axis=1, keepdims=True))
 
@@ -293,6 +301,7 @@ class Steps:
         growth = np.maximum(largest * np.where(self.q < 0.5, share, 1.0), 1e-9)
         ratio = half[:, :, 0] / self.z
         nodes = self.node.shape[1] // self.panels
+        # In θ both have one slope where y·p = 2n/√((half/z)² + θ²).
         square = (2 * nodes / (ratio * growth)) ** 2 - 1
         theta = ratio * np.sqrt(np.maximum(square, 0.0))
         theta = np.clip(theta, 1e-3, np.minimum(_WIDEST, _HEIGHT / self.z))
@@ -304,6 +313,7 @@ class Steps:
         The bounds are (K, panels, angles); so are the arguments, the first two with a dimension
         for cells.
         """
+        # (K, panels, angles, cells of a panel).
         shape = (self.z.size, self.panels, 1, _CELLS // self.panels)
         cells = Cells(*(ends.reshape(shape) for ends in self.cells))
         low_border = cells.low[..., :1]
@@ -315,6 +325,7 @@ class Steps:
         lowest = low_border - beyond[..., None]
         highest = high_border + beyond[..., None]
         # log r − log(1 − q) bounds p, where the coin is known to show tails often enough.
+        # From q = 1/2 on the power is 0 and this bound is not used, so that q may be cut there.
         minus_log_tails = -np.log1p(-np.minimum(q, 0.5))
 
         def bound_cells(cells: Cells) -> Floats:
@@ -345,9 +356,11 @@ class Steps:
         """
         # The density of the loss is bounded from below in each cell, then made unimodal, and is
         # then a mixture of nested uniform ones.
+        # A density that is lowered still bounds from below, and the slabs lose what it loses.
         mode, level = _make_unimodal(self._bound_density(order, log_most))
         # The slab of each level reaches over all cells that are as high.
         cell = np.arange(_CELLS)
+        # (K, levels) ascending; what follows is (K, levels, cells).
         height = np.sort(level, axis=1)
         slab_height = height[:, :, None]
         is_lower = level[:, None, :] < slab_height
@@ -361,6 +374,7 @@ class Steps:
         end_sizes = np.abs(high) + np.abs(low)
         width = high - low - 64 * UNIT * end_sizes
         width = np.maximum(width, 0.0) * (1 - 1e-9)
+        # A slab's mass is its width times the rise of the density over the level below.
         return np.diff(height, axis=1, prepend=0.0) * width, width
 
     def _bound_density(self, order: Floats, log_most: Floats) -> Floats:
@@ -453,6 +467,7 @@ def log_modulus(slabs: tuple[Floats, Floats], frequency: Floats) -> Floats:
     mass, width = slabs
     half_width = (width / 2)[:, None, :]
     half_phase = frequency[:, :, None] * half_width
+    # sin v||What lies in no slab counts in full: |M(o + iy)/M(o)| ≤ 1 − Σ mass·(1 − |sin v|/v).
     # |sin v|/v ≤ 1 − v²/6 + v⁴/120, which falls to .2396 at v² = 7.04, above all that follows.
     square = np.minimum(half_phase**2, 7.04)
     missing = np.einsum("ijk,ik->ij", square * (1 / 6 - square / 120), mass)
@@ -512,6 +527,7 @@ def discretise_cut_windows(columns: Floats, count: int) -> tuple[Steps, Remainde
     inside = np.maximum(1 - outside, 0.0)
     # Rounded down: every jump's loss is surely above it.
     jump_loss = loss_at(high, z, q) * (1 - _TAIL_ERROR) - _TAIL_ERROR
+    # A bound from above on log E_Q[r^{−θ}] within the window: what the other steps take back.
     law = steps.weights(-rate)
     error, _ = steps.error(-rate, np.zeros_like(rate), law)
     log_body = law.log_total + np.log1p(error)

@@ -127,6 +127,7 @@ def delta_bounds(profiles: Sequence[SampledGaussians], epsilon: Floats, owner: P
         for part, sides, spans in _share_integrals(open_profiles, stage, member):
             entries = unresolved[part]
             bounds = [_evaluate_nearest(*side, spans, turn, epsilon[entries]) for side in sides]
+            # Each integral's bounds are true on their own, so that the closest of all ends stay.
             low, high = _larger_direction(bounds)
             lower[entries] = np.maximum(lower[entries], low)
             upper[entries] = np.minimum(upper[entries], high)
@@ -143,6 +144,7 @@ def _share_integrals(
     missing = {id(profile): profile for profile in profiles if stage not in profile.integrals}
     _make_integrals(list(missing.values()), stage)
     integrals = [profile.integrals[stage] for profile in profiles]
+    # Mechanisms whose integrals were made together hold the same list, which is used once.
     distinct = {id(shared.sides): shared.sides for shared in integrals if shared.size}
     for sides in distinct.values():
         # A mechanism of other integrals has no row in these.
@@ -173,6 +175,7 @@ def _make_integrals(profiles: Sequence[SampledGaussians], stage: Stage) -> None:
             if count:
                 sides = _build_sides(np.concatenate(parts, axis=1), count, stage[1])
             starts = np.cumsum([0, *sizes]).tolist()
+            # `starts` ends with the total, which begins no mechanism's rows.
             for k, start, size in zip(part, starts, sizes, strict=False):
                 profiles[k].integrals[stage] = SharedIntegrals(sides, start, size)
 
@@ -181,6 +184,7 @@ def epsilon_bounds(columns: Floats) -> Bounds:
     """Return bounds on ε(δ) for columns (z, q, T, δ) of T ≥ 2 sampled Gaussian steps, 0 < q < 1."""
     # Where this cannot tell, the bounds are 0 and ∞; also where many δ share a mechanism, whose
     # curve on the lattice answers for all of them quicker.
+    # Equal mechanisms come to lie side by side, and their runs are counted.
     order = np.lexsort(columns[:3])
     _, sizes = find_runs(columns[:3, order])
     unshared = np.empty(order.size, dtype=bool)
@@ -244,6 +248,7 @@ def _build_curve(sides: Sides, largest: Floats, smallest: Floats) -> tuple[Mask,
     end = _larger_direction([contour.epsilon(smallest, guess) for contour, guess in sides])
     # Nodes are spread evenly between the ε of the largest and of the smallest δ.
     good = DEFAULT.reached(start) & DEFAULT.reached(end)
+    # An end that is not known gets any finite grid; its curve is not used.
     low = np.where(good, start.lower, 0.0)
     high = np.where(good, end.upper, 1.0)
     step = (high - low) / (_ROOT**2 - 1)
@@ -258,6 +263,7 @@ def _build_curve(sides: Sides, largest: Floats, smallest: Floats) -> tuple[Mask,
 def _read_off_chords(epsilon: Floats, bound: Floats, delta: Floats) -> Floats:
     """Return ε at which a profile below a curve's chords, straight in e^ε, is at most each δ."""
     # The first node whose bound is at most δ; there is none where it is past the last one.
+    # Bounds fall along a curve: negated, they ascend as the search needs.
     crossed = np.searchsorted(-bound, -delta)
     high = np.minimum(crossed, bound.size - 1)
     low = np.maximum(high - 1, 0)
@@ -323,8 +329,10 @@ def _choose_node_counts(mechanism: Floats, delta: Floats, attempt: int) -> Place
     if attempt:
         size = np.full(z.shape, _CUT_COUNT)
     else:
+        # The errors of T steps add up: this is each step's share of 1e-12.
         needed = estimate_node_count(z, 2 * reach + 1 / z, np.log(1e-12 / times), _ANGLE)
         size = np.take(_COUNTS, np.searchsorted(_COUNTS, needed), mode="clip")
+    # The largest ρ of the window, at its upper end, is what e^ρ has to hold.
     return np.where((reach + 1 / z) / z < LARGEST_LOG_RATIO, size, 0)
 
 

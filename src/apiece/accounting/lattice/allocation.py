@@ -111,8 +111,11 @@ class RatioCells:
         `spare` is an array of their size that is written over.
         """
         near = self.near / self.unit
+        # The first ratio is the least one: mostly none is near 0 and none has to be searched for.
         low = np.flatnonzero(y < near) if y[0] < near else _NO_INDEX
         low_bits = (y[low] / near).view(np.int64) - _BITS_OF_ONE
+        # The bits count doublings in units of 2⁻⁵². Times the cells of a doubling, over 2⁵², they
+        # are the cell's number; shifted in two parts, the product fits into 64 bits.
         low_cell = (low_bits >> 20) * self.small_doubling_cells >> 32
         y -= self.centre / self.unit
         below = spare.view(np.int64)
@@ -125,6 +128,7 @@ class RatioCells:
         cell >>= 20
         cell *= self.doubling_cells
         cell >>= 32
+        # Below the centre cell c becomes −1 − c, so that numbers ascend with the ratio.
         cell ^= below
         cell[low] = low_cell + self.split
         return cell
@@ -223,6 +227,7 @@ def _single_ratio_law(z: float, grid: RatioCells, upper: bool) -> Ratio:
     ends = ends[ends > smallest]
     # log L is normal with mean ∓1/(2z²) under Q and P; in standard deviations, 1/z.
     log_ends = np.log(ends) * z
+    # The first cell reaches down to 0 and the last one has no upper end.
     log = np.concatenate(([-np.inf], log_ends, [np.inf]))
     q = normal_masses(log + 0.5 / z)
     p = normal_masses(log - 0.5 / z)
@@ -251,8 +256,10 @@ def _mean_law(one: Ratio, a: int, other: Ratio, b: int, grid: RatioCells, upper:
     other_doublings = None if one is other else _coarsening(a).bit_length()
     _add_pairs(sums, one_part, other_part, other_doublings, upper)
     ends = grid.starts(low + 1, high + 1)
+    # P-masses were added up with ratios in units of the grid.
     p *= grid.unit
     q, p, ends = _merge_outer_cells(q, p, ends)
+    # A mean is infinite where one of both is, and P weighs each by its share.
     lost = (a * one.lost + b * other.lost) / (a + b)
     return _place_atoms(q, p, ends, upper, lost)
 
@@ -291,6 +298,7 @@ def _add_pairs(
             one_below = _halve_atoms(one_below, upper)
         if other_doublings is None:
             # What is smaller stands for both orders of a pair.
+            # (M, M') and (M', M) have one sum.
             twice = WeightedRatios(one_below.ratio, 2 * one_below.mass)
             sums.add(one_block, _join(twice, one_block))
         else:
@@ -402,6 +410,7 @@ def _place_atoms(q: Floats, p: Floats, ends: Floats, upper: bool, lost: float) -
         order = np.argsort(ratio, kind="stable")
         return Ratio(ratio[order], mass[order], lost)
     # Each cell is spread to its two ends, its mean kept.
+    # A mass q of mean m between a and b puts q·(m − a)/(b − a) on b; q·m is its P-mass.
     nodes = np.append(0.0, ends)
     inner_q = q[:-1]
     above_low_end = p[:-1] - nodes[:-1] * inner_q
@@ -420,6 +429,7 @@ def _build_outcomes(step: Allocated, *, upper: bool) -> Outcomes:
     """Return a law as a pair of worlds; what only one of them can show is left out of it."""
     ratio, mass, lost = build_ratio_law(step, upper=upper)
     at_zero = float(mass[ratio == 0].sum())
+    # Each of n ratios brings its own relative error (`_ROUNDING`).
     error = (step.steps + 16) * _ROUNDING
     positive = ratio > 0
     ratio = ratio[positive]

@@ -67,6 +67,7 @@ def take_direction(lattice: Lattice, times: int, *, reverse: bool) -> Direction:
     if not reverse:
         return Direction(log_mass, lattice.offset, times, lattice.rounding)
     # The second measure is P, of masses p = q·e^L, and losses are −L, which ascend backwards.
+    # (points,), the log-ratio of each lattice point.
     ratio = lattice.offset + lattice.step * np.arange(log_mass.size)
     log_p = (log_mass + ratio)[::-1]
     return Direction(log_p, -float(ratio[-1]), times, lattice.rounding)
@@ -193,6 +194,7 @@ def quick_length(length: int) -> int:
 
 def convolve(tilted: list[Tilted], parts: Sequence[Direction], size: int) -> tuple[Floats, float]:
     """Return the cyclic composition of all parts and a bound on the error of each entry."""
+    # Relative ℓ2-error of one transform, as above.
     unit = 8 * UNIT * math.log2(size)
     product: npt.NDArray[np.complex128] | None = None
     # ℓ2-errors of the transforms, over √N.
@@ -212,6 +214,8 @@ def convolve(tilted: list[Tilted], parts: Sequence[Direction], size: int) -> tup
         # ‖f̂ − f‖₂ ≤ √N·norm; the other factors have squared ℓ2-norm at most `energy` (T ≥ 2) or N.
         relative_error = 4 * times * norm * math.sqrt(size)
         slack = math.exp(min(relative_error, 700.0))
+        # With |f̂| ≤ 1, |f̂|^{2(T−1)} ≤ |f̂|^T for T ≥ 2, so that |product| bounds the square of
+        # all other factors.
         if part.times > 1:
             cofactor = energy + size * 2.0 ** -min(part.times, 1000)
         else:
@@ -249,11 +253,13 @@ def tail(
     offset = sum(part.times * part.offset for part in parts)
     # Mass is lost on each side on which the window ends before the lattice.
     lost = wrap * ((low > 0) + (high < highest))
+    # What jumps add is read off lattice points too, up to `until`.
     high = max(high, math.ceil((until - offset) / step) + 2)
     if high - low >= points:
         raise TooLongError((high - low + 1) / points)
     size = quick_length(max(high - low, 1) + 1)
     weight, noise = convolve(tilted, parts, size)
+    # Index i of the composition is entry i mod N of a cyclic one.
     weight = np.roll(weight, -(low % size))
     start = step * low + offset
     # Losses are counted from the likeliest tilted one, and those left out that are so far below it
@@ -308,6 +314,7 @@ def _bound_error(
     """
     # g ≤ e^{largest} bounds what is lost, and the sum of all g(ℓ_j) what each entry may be off.
     largest = math.exp(log_conversion(tilt - 1))
+    # Σ_j g(ℓ_j) is at most the integral over h, 1/(hλ(λ − 1)), and the largest term.
     total = 1 / (step * tilt * (tilt - 1)) + largest
     lost += sum(part.times * part.log_mass.size for part in parts) * NEGLIGIBLE
     return total * noise + largest * lost
@@ -349,6 +356,7 @@ class Line:
         `start` is the answer where it is below δ from the first lattice point on.
         """
         # The first lattice point at which the bound is at most δ.
+        # Bounds fall along the lattice; turned round they ascend, as a search needs.
         ascending = self.value[::-1]
         crossed = ascending.size - np.searchsorted(ascending, delta, side="right")
         inside = np.clip(crossed, 1, self.value.size - 1)

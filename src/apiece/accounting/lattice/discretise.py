@@ -208,6 +208,7 @@ def build_dominated(pair: Pair, window: Window, step: float, parts: Cells) -> La
         origin, first_end = _gather_first_cluster(pair, window, step, parts)
         top_number = None
     origin_loss = log_ratio(origin, q)
+    # How far the dominated lattice lies above the dominating one, in cells.
     shift = (origin_loss - log_ratio(window.low, q)) / step
     if top_number is None:
         count = max(parts.mass.size - math.floor(shift), 2)
@@ -216,6 +217,7 @@ def build_dominated(pair: Pair, window: Window, step: float, parts: Cells) -> La
     number = np.arange(count)
     offsets = step * number
     cells = np.arange(parts.share.size)
+    # Where means lie in the cells beside each lattice point, by the cells that were cut.
     share = np.interp(shift + number, cells, parts.share)
     nodes = shift_rho(origin, offsets, q)
     # Nodes and tangent points take turns: what lies between is a half of a cluster.
@@ -239,6 +241,7 @@ def build_dominated(pair: Pair, window: Window, step: float, parts: Cells) -> La
         elif atom.rho <= window.high and top_number is not None:
             at_node[-1] += atom.q
         elif atom.rho <= window.high:
+            # An atom that is no lattice point joins the half of a cluster that it lies in.
             half = -1 if atom.rho > nodes[-1] else -2
             p[half] += atom.p
             q0[half] += atom.q
@@ -336,6 +339,7 @@ class _Halves:
     # the node.
 
     def __init__(self, p: Floats, q: Floats, ratio: Floats, at_node: Floats) -> None:
+        # Masses between edges take turns: even ones lie above their node, odd ones below the next.
         below_p = np.append(0.0, p[1::2])
         below_q = np.append(0.0, q[1::2])
         above_p = p[0::2]
@@ -345,6 +349,7 @@ class _Halves:
         self.above_q = above_q
         self.below = np.maximum(ratio * below_q - below_p, 0.0)
         self.above = np.maximum(above_p - ratio * above_q, 0.0)
+        # The first cluster has its mean at its node by construction.
         self.below[0] = 0.0
         self.above[0] = 0.0
         difference = self.below - self.above

@@ -116,6 +116,7 @@ class GaussianPair:
         high = (z * reach + 0.5) / z**2
         q = self.probability
         require_losses(f"noise_multiplier = {z!r}, sampling_probability = {q!r}", high)
+        # Beyond each end either normal has at most `tail`; the tenth covers rounding.
         return Window(low, high, 2.1 * tail, 2.1 * tail, high)
 
     def masses(self, edges: Floats) -> tuple[Floats, Floats]:
@@ -222,6 +223,7 @@ class AtomsPair:
     def masses(self, edges: Floats) -> tuple[Floats, Floats]:
         """Sum the atoms of each cell."""
         size = edges.size - 1
+        # Cells are open below, but for the first.
         cell = np.searchsorted(edges, self.log_ratio, side="left") - 1
         cell[self.log_ratio == edges[0]] = 0
         within = (cell >= 0) & (cell < size)

@@ -1,7 +1,7 @@
 """The profile of any composition, on a lattice of log-ratios.
 
 Each step becomes a dominating pair (`pairs`); pairs are put on a lattice from above and from below
-(`dominating`, `dominated`) and composed by FFT (`convolution`) around the δ that is asked for.
+(`discretise`) and composed by FFT (`convolution`) around the δ that is asked for.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ WIDEST_STEP = 10.0
 """Lattice steps beyond it tell nothing."""
 # Tilted mass outside the transform, on either side.
 _WRAP = 1e-20
+# Largest |λ − 1| times the largest loss, in nats: more costs digits of every exponent.
 _LARGEST_EXPONENT = 2000.0
 # Nats below 1 − π, at which π·e^ρ is nothing beside it.
 _NO_RATIO = 40.0
@@ -123,6 +124,7 @@ def _discretise_run(
 ) -> tuple[list[tuple[tuple[Lattice, Lattice], int]], float, Floats]:
     """Return the lattice pairs of a run so coarse that its losses fit, their step, and tilts."""
     times = sum(count for _, count in leaves)
+    # All steps together lose a share of the least δ.
     mass_outside = accuracy.truncation * _LEAST_DELTA / times
     windows = tuple(pair.window(mass_outside) for pair, _ in leaves)
     tilts, step = _choose_tilts(leaves, windows, accuracy)
@@ -156,8 +158,10 @@ def _choose_tilts(
     usual_tilt, epsilon = renyi_tilt(coarse, math.log(_USUAL_DELTA), reverse=False)
     steps = np.geomspace(1e-9, 0.25, 60).astype(np.float64)
     gap = _INNER_SHARE * accuracy.gap * max(epsilon, accuracy.floor)
+    # The coarsest step whose gap is small enough.
     finer = int(np.searchsorted(estimate_gaps(coarse, usual_tilt, steps), gap)) - 1
     step = float(steps[max(finer, 0)])
+    # Tilts 0 and 1 resolve the bulk of Q and of P.
     return np.union1d(np.linspace(lowest, highest, _TILTS), [0.0, 1.0]), step
 
 
@@ -238,6 +242,7 @@ def refine(leaves: Leaves, deltas: Floats, accuracy: Precision) -> Attempts:
         except TooLongError as error:
             if settings.step > WIDEST_STEP:
                 raise RangeError(f"losses of {leaves!r} are past the numerical range") from None
+            # As much coarser as the transform was too long, and a little more.
             settings = settings._replace(step=1.05 * error.args[0] * settings.step)
             may_refine = False
             continue
@@ -283,9 +288,11 @@ def _compose(leaves: Leaves, deltas: Floats, settings: Settings, accuracy: Preci
         _log_width(pair, window) / settings.step
         for (pair, _), window in zip(leaves, settings.windows, strict=True)
     )
+    # Before anything is discretised: a window of so many cells fits no transform.
     if cells > 2 * accuracy.points:
         raise TooLongError(cells / accuracy.points)
     step = settings.step
+    # Of one kind of step, atoms can be lattice points in both bounds, where they move nothing.
     if len(leaves) == 1:
         step = align_step(leaves[0][0], settings.windows[0], step)
         settings = settings._replace(step=step)
@@ -427,6 +434,7 @@ class Composition:
         log_upper = np.log(np.maximum(bounds.upper, 1e-300))
         log_found = np.minimum(estimate, log_upper)
         found_regions = _number_regions(log_found, _SPACING)
+        # Where both name one region, that one has answered already.
         if (found_regions == _number_regions(estimate, _SPACING)).all():
             return bounds
         closer = self._answer(log_found, epsilon, Attempts.delta)

@@ -60,6 +60,7 @@ def coarsen(leaves: Leaves, windows: tuple[Window, ...]) -> list[CoarsePair]:
 
 def _coarsen_pair(pair: Pair, times: int, window: Window) -> CoarsePair:
     """Return a pair in a few hundred cells, its atoms in the first and the last of them."""
+    # (cells + 1,), even in ρ.
     edges = np.linspace(window.low, window.high, _CELLS + 1)
     p1, q0 = pair.masses(edges)
     for atom in pair.atoms:
@@ -268,6 +269,7 @@ def choose_settings(
         # A window of 16 deviations in `_GLANCE` points.
         step = max(step, 16 * deviation / _GLANCE)
     # The lattice must have points between the largest ε expected and the jumps.
+    # With two points there a chord never reaches from one to the other.
     step = min(step, reach * (MARGIN - 1) / 2)
     return Settings(epsilon, deviation, reach, rate, tilt, reverse_tilt, step, wrap, windows)
 
