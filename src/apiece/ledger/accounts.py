@@ -56,6 +56,7 @@ class BlockRows(NamedTuple):
 
     def check(self, salt: bytes, row: sa.Row[Any]) -> list[bytes]:
         """Return what is stored of a block. Raises `StateError` where it is not its digest's."""
+        # The size is under the digest too: it says how many people the bytes are of.
         content = [bytes(getattr(row, column)) for column in self.columns]
         if self.digest(salt, row.block, row.size, content) != bytes(row.digest):
             table = "people" if self.table is PEOPLE else "balances"
@@ -74,6 +75,7 @@ class BlockRows(NamedTuple):
     def write(self, connection: sa.Connection, salt: bytes, rows: Sequence[BlockRow]) -> None:
         """Insert or replace number, size and content of blocks."""
         for part in split_chunks([block for block, *_ in rows]):
+            # Blocks are deleted and inserted anew, in SQL that both databases share.
             stale = sa.delete(self.table).where(self.select(part))
             connection.execute(stale)
         values: list[dict[str, Any]] = []
@@ -95,6 +97,7 @@ def select_balances(scope: str) -> BlockRows:
     """Return the rows of the spending in a scope; "" is that of whole accounts."""
     if not scope:
         return BlockRows(BALANCE, "balance", ("spent",))
+    # The scope is in the name that is digested, so that one scope's row cannot stand for another's.
     return BlockRows(SCOPE, f"scope {scope}", ("spent",), scope)
 
 
@@ -237,8 +240,10 @@ def amend_accounts(
         mask = np.zeros(old_terms.size, dtype=bool)
         mask[in_block] = True
         rows.append((block, packed, new_terms))
+        # Mask and terms are in the order of the block, as `Fold.amend_accounts` reads them.
         changes = new_terms[mask].tobytes()
         payloads.append((block, codec.pack_mask(mask, changes)))
+        # New limits have other shares, and so other parts of what was charged are beyond them.
         spent_of_pools = compute_pools(policy, codec.read_limits(new_terms), balances)
         for scope, pool_spent in spent_of_pools.items():
             pools.setdefault(scope, []).append((block, pool_spent))
@@ -262,6 +267,7 @@ def _find_changes(old: Terms, new: Terms, *, keep: bool) -> Mask:
 
 def _find_most_spent(balances: dict[str, Integers], in_block: Integers, people: int) -> Integers:
     """Return what some of a block have spent in the account in which they spent the most."""
+    # A whole account, or one for each period: a limit must cover the fullest of them.
     spent = [
         pad_pairs(balance, people)[in_block]
         for scope, balance in balances.items()
@@ -280,6 +286,7 @@ def open_accounts(
     """Open accounts for people who have none; return the last entry after it."""
     if not ids.size:
         return tip
+    # New people take the places after the last, which may be in a block that others have begun.
     places = tip.people + np.arange(ids.size)
     people: list[tuple[int, Ids | bytes, Terms]] = []
     balances: list[tuple[int, Integers]] = []
@@ -309,6 +316,7 @@ def _refuse_lower(ids: Ids, terms: Terms, spent: Integers) -> None:
     lower = np.argwhere(codec.read_limits(terms) < spent)
     if not lower.size:
         return
+    # The first who has spent more, and whether of μ² (0) or of slack (1).
     row, is_slack = lower[0]
     person = ids[row].item()
     epsilon = terms["epsilon"][row]
@@ -354,6 +362,8 @@ def write_parquet(
     with writing(path, EXPORT, inputs) as file, ExitStack() as stack:
         writer = None
         for part in parts:
+            # The first part decides the columns' types; a later one of other types is an error of
+            # the writer's.
             if writer is None:
                 schema = part.schema.with_metadata({"apiece": "ledger export"})
                 writer = stack.enter_context(pq.ParquetWriter(file, schema))

@@ -27,6 +27,7 @@ from apiece.ledger.database import head_file, is_there
 VARIABLE: Final = "APIECE_LEDGER_ANCHOR"
 # Bytes at the end of a file that are read at each call: some fifty entries.
 TAIL: Final = 4096
+# A head in one spelling: no leading zeros, lower case.
 _LINE: Final = re.compile(r"(0|[1-9][0-9]{0,17}):([0-9a-f]{64})")
 # What a power cut leaves of a line.
 _TORN: Final = re.compile(r"[0-9]{0,18}(:[0-9a-f]{0,64})?")
@@ -45,6 +46,7 @@ class Memory:
     """What this process has last written to a ledger or read from it, in whichever thread."""
 
     tip: Tip | None = None
+    # Held while an object of this process writes, so that no two of its threads do.
     writing: threading.RLock = field(default_factory=threading.RLock)
 
     def see(self, tip: Tip) -> None:
@@ -54,6 +56,7 @@ class Memory:
                 self.tip = tip
 
 
+# Guards which ledgers are remembered, and what of each.
 _GUARD = threading.Lock()
 _MEMORIES: dict[bytes, Memory] = {}
 
@@ -122,8 +125,11 @@ class HeadFile:
         if status is None:
             raise FileNotFoundError(errno.ENOENT, "no such file")
         _files.require_regular(self.path, status)
+        # os.O_NOFOLLOW| Neither a link nor a pipe: the one could lead elsewhere, and the other
+        # would wait for a writer.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(self.path, flags), "rb") as file:
+            # Back over zeros, a window at a time, until some byte is left.
             end = file.seek(0, os.SEEK_END)
             while end:
                 start = max(0, end - TAIL)
@@ -163,6 +169,8 @@ class HeadFile:
             raise StateError(f"{self.role} {error}") from None
 
     def _add(self, line: bytes) -> None:
+        # os.O_APPEND| A line is appended in one piece where it can be, and is on the disk before
+        # this returns; of a new file its name too.
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
         file, new = _files.open_own(self.path, flags)
         try:
@@ -170,6 +178,7 @@ class HeadFile:
             if size and os.pread(file, 1, size - 1) != b"\n":
                 # After what a power cut left of a line.
                 line = b"\n" + line
+            # Who may read the ledger may read the file beside it, and nobody else.
             if new and self.store is not None and is_there(self.store):
                 os.fchmod(file, self.store.stat().st_mode & 0o666)
             while line:

@@ -43,6 +43,7 @@ from apiece.ledger.entries import (
 from apiece.ledger.schema import BALANCE, CHUNK, ENTRY, HEAD, PAYLOAD, PEOPLE, SCOPE, split_chunks
 from apiece.ledger.scopes import Scope
 
+# The end of messages about a store that was put back.
 _NEWEST: Final = (
     "nothing was charged; put the newest copy of the ledger back: what it has and this one lacks "
     "was charged"
@@ -97,6 +98,8 @@ class Entry:
 
 def digest_state(connection: sa.Connection, salt: bytes) -> str:
     """Return the digest of all terms and balances."""
+    # People and balances of whole accounts have one root each, always; balances of scopes have one
+    # where there are any: a ledger without them has these two alone.
     roots = []
     for table in (PEOPLE, BALANCE):
         by_block = sa.select(table.c.block, table.c.digest).order_by(table.c.block)
@@ -122,6 +125,7 @@ def naming_damage() -> Iterator[None]:
     """Turn what damaged content raises when it is read into a `StateError` of one line."""
     try:
         yield
+    # What is raised here on purpose says more than the type of an error.
     except ApieceError:
         raise
     except DAMAGE as error:
@@ -151,6 +155,7 @@ def write_arrays(
     """
     number = tip.number + 1
     digests = []
+    # Some arrays at a time: those of a charge of everybody outgrow the memory.
     arrays = iter(payloads)
     while part := list(islice(arrays, CHUNK)):
         rows = [{"number": number, "block": block, "data": data} for block, data in part]
@@ -169,11 +174,14 @@ def close_entry(connection: sa.Connection, salt: bytes, tip: Tip, body: Json, ar
         "people": tip.people,
         "state": digest_state(connection, salt),
     }
+    # One spelling of each body: it is stored as text, and the digest is that of the text.
     text = json.dumps(full, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     digest = codec.digest_entry(salt, tip.digest, text, arrays)
     connection.execute(
         sa.insert(ENTRY).values(number=number, body=text, digest=digest, payload_root=arrays)
     )
+    # The head is in the same transaction as the entry, so that one is never there without the
+    # other.
     connection.execute(sa.update(HEAD).values(number=number, digest=digest, people=tip.people))
     return Tip(number, digest, tip.people)
 
@@ -237,10 +245,14 @@ class Trail(HistoryState):
 
         kept: digests that were kept outside. Raises `StateError` for whatever is not as written.
         """
+        # Nothing that is read before this check counts: a trigger or a view could answer in the
+        # tables' place.
         schema.refuse_strangers(connection)
         met = len(self.digests)
         # From the last entry that was met, which has to be there still.
         rows = connection.execute(_select_entries(met - 1))
+        # The first row is the last entry that was met, and has to have its digest; all others are
+        # new.
         is_same_history = met == 0
         for row in rows:
             if is_same_history:
@@ -251,6 +263,8 @@ class Trail(HistoryState):
                 break
         if not is_same_history:
             raise report_put_back(met - 1, "that this process saw there")
+        # Three comparisons of the history, each with what is written elsewhere: digests kept
+        # outside, the head, and the balances.
         self._check_kept(kept)
         return self._find_tip(connection)
 
@@ -347,6 +361,8 @@ class Trail(HistoryState):
 
     def _check(self, row: Any, number: int) -> StoredEntry:
         """Return the entry in a row, if it is number `number` and as it was written."""
+        # Of an entry that was met before the digest is the one seen then; of a new one that in the
+        # row, which the next lines recompute. Both cover the digest of the entry before.
         previous = self.digests[number - 1] if number else b""
         is_met = number < len(self.digests)
         digest = self.digests[number] if is_met else bytes(row.digest)
@@ -354,6 +370,7 @@ class Trail(HistoryState):
         expected = codec.digest_entry(self.salt, previous, text, bytes(row.payload_root))
         if row.number != number or digest != expected:
             raise report_damage(number)
+        # The number stands in the body too, which the digest covers: an entry cannot be moved.
         body = json.loads(text)
         if not isinstance(body, dict) or body["number"] != number:
             raise report_damage(number)
@@ -367,15 +384,19 @@ class Trail(HistoryState):
         number = len(self.digests)
         entry = self._check(row, number)
         is_first = number == 0
+        # There is one first entry, and people are only ever added.
         if isinstance(entry.content, InitEntry) != is_first or entry.people < self.people:
             raise report_damage(number)
 
         def read_arrays() -> Iterator[tuple[int, bytes]]:
             return self.read_arrays(connection, number)
 
+        # The state changes before the digest is added. Where an entry cannot follow, `update`
+        # raises, and the next call meets the same entry again.
         entry.content.update(self, number, entry.people, read_arrays)
         self.people = entry.people
         self.state = entry.state
+        # Clocks may go back; the latest time that any entry had is what later ones are not before.
         self.at = max(self.at, entry.at)
         self.digests.append(bytes(row.digest))
 
@@ -400,6 +421,8 @@ class Trail(HistoryState):
         tip = Tip(len(self.digests) - 1, self.digests[-1], self.people)
         if stored != [tuple(tip)]:
             raise StateError(f"ledger: its head is not the last entry of its history; {REMEDY}")
+        # The last entry has the digest of all digests of blocks; each block is held against its own
+        # when it is read.
         if self.state != digest_state(connection, self.salt):
             raise StateError(f"ledger: balances do not match the history; {REMEDY}")
         return tip

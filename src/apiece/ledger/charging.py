@@ -52,6 +52,7 @@ class Demand:
         """Return costs in units, rounded up."""
         losses = codec.to_units(costs.loss)
         slacks = codec.to_units(costs.slack, codec.SLACK_UNIT)
+        # (rows, pairs) each → (rows, pairs, 2).
         pairs = np.moveaxis(np.array([losses, slacks]), 0, -1)
         concentrated = None
         if costs.concentrated is not None:
@@ -80,6 +81,8 @@ class Demand:
 
     def choose_pairs(self, terms: codec.Terms) -> Integers:
         """Return the pair that each person pays, (people, 2), by their account's terms alone."""
+        # The choice looks at limits alone, never at what is spent: so it is the same when a charge
+        # is repeated, and tells nothing of earlier ones.
         pairs = self._choose_cheapest(codec.read_limits(terms))
         concentrated = codec.find_concentrated(terms)
         if self.concentrated is None or not concentrated.any():
@@ -141,6 +144,8 @@ def charge(
     balances: dict[str, list[tuple[int, Integers]]] = {scope: [] for scope in scopes}
     accounts_read = accounts.read_accounts(connection, salt, list(parts), scopes)
     for block, _, terms, stored in accounts_read:
+        # `part` is over the people who are asked, `rows` over those of the block; slices where they
+        # are runs, so that what follows are views.
         part = _to_slice(parts[block])
         rows = _to_slice(places[parts[block]] % BLOCK)
         limits = codec.read_limits(terms)[rows]
@@ -148,10 +153,13 @@ def charge(
         spent = {scope: codec.pad_pairs(stored.get(scope), terms.size) for scope in scopes}
         spent_of_part = {scope: balance[rows] for scope, balance in spent.items()}
         takings = compute_takings(bounds.ceilings, limits, spent_of_part, charges)
+        # A person pays in all scopes or in none.
         can_pay = ~codec.mark_members(places[part], bounds.out)
         for _, _, over in takings:
             can_pay &= ~over
         admitted[part] = can_pay
+        # What counts in a scope may be less than the charge, of a pool what is beyond the asker's
+        # own share. The record has the charge.
         for scope, amount, _ in takings:
             paid = amount
             if not can_pay.all():
@@ -214,6 +222,7 @@ def replay(
         paid[: mask.size][mask] = charged
         part = parts[block]
         paid_of_part = paid[places[part] % BLOCK][:, None]
+        # (people, pairs, 2) ≤ (people, 1, 2): any pair that is paid in both of its parts is enough.
         is_paid = np.all(demand[part].list_pairs() <= paid_of_part, axis=2).any(axis=1)
         if demand.concentrated is not None:
             ((_, _, terms, _),) = accounts.read_accounts(connection, trail.salt, [block], ())
@@ -257,6 +266,7 @@ def reserve_listed(
 ) -> tuple[Mask, Tip]:
     """Charge these people, or find whom an earlier reservation charged; return the last entry."""
     salt = trail.salt
+    # Keyed, since places and norms are data about people and the digest stands in the history.
     digest = codec.compute_digest(salt, places.tobytes(), *demand.encode())
     request = digest.hex()
     if analysis_id in trail.reserved:
@@ -275,6 +285,8 @@ def reserve_listed(
             admitted[part], charged = charge(connection, salt, places[part], demand[part], bounds)
             yield from charged
 
+    # The blocks are charged while their arrays are written; the entry is closed after the last of
+    # them, and its digest of the state covers the new balances.
     entry = ReserveEntry(analysis_id, at, request, subject)
     return admitted, chain.append(connection, salt, tip, entry.to_body(), charge_blocks())
 
@@ -317,6 +329,7 @@ def _count_reserved(
     stored, entry = find_reservation(connection, trail, analysis_id, subject)
     # Who came later is not asked.
     request = _begin_request(trail.salt, stored.people)
+    # All are asked again, so that the digest of the request can be compared.
     for _ in _ask_everyone(connection, trail.salt, stored.people, losses, request):
         pass
     check_request(analysis_id, entry, request.hexdigest())
@@ -340,6 +353,7 @@ def _ask_everyone(
     for blocks in split_chunks(range(-(-people // BLOCK))):
         pairs = []
         for block, packed, terms, _ in accounts.read_accounts(connection, salt, blocks, ()):
+            # Those of the last block who came after the first reservation are left out.
             ids = codec.unpack_ids(packed, terms.size)[: people - block * BLOCK]
             loss = losses(ids)
             if loss.shape != ids.shape:

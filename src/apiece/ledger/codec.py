@@ -27,6 +27,7 @@ from apiece.errors import BudgetError, DataError, StateError
 from apiece.filters.convert import SHARE, distinct, gaussian_budget
 
 # People in a block.
+# A block is the least that is read and written, and two columns of it in 64 bits are 64 KiB.
 BLOCK: Final = 4096
 # Bytes of a digest.
 DIGEST: Final = 32
@@ -37,6 +38,7 @@ DAMAGE: Final = (
     ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError,
     struct.error, zlib.error,
 )  # fmt: skip
+# The end of messages about damage.
 REMEDY: Final = "nothing was charged; run `apiece ledger verify` and restore a backup"
 # One person's budget (ε, δ), and their account in units of μ² and of slack. A slack of −1 marks a
 # promise of ρ: the account has no slack, its limit is 2ρ, and ε is what that stands for at δ.
@@ -49,6 +51,7 @@ def normalize_ids(ids: Any, *, least: int = 1) -> Ids:
     array = _check.ids("ids", ids)
     if array.size < least:
         raise DataError("ids: none; give a flat list of ids")
+    # An empty list has no kind, and is taken for whole numbers.
     return array if array.size else np.zeros(0, dtype=np.int64)
 
 
@@ -93,6 +96,7 @@ def pack_ids(ids: Ids) -> bytes:
     if find_kind(ids) == "integer":
         return b"i" + ids.astype("<i8").tobytes()
     texts = [str(i).encode() for i in ids]
+    # "t", the length of each text in bytes, and all texts one after the other.
     lengths = struct.pack(f"<{len(texts)}I", *map(len, texts))
     return b"t" + lengths + b"".join(texts)
 
@@ -106,6 +110,8 @@ def unpack_ids(data: bytes, size: int) -> Ids:
     if tag == b"t" and len(body) >= 4 * size:
         lengths = np.frombuffer(body[: 4 * size], "<u4").astype(np.int64)
         text = body[4 * size :]
+        # The lengths must use up the text to its last byte: who enrolled is not to depend on what
+        # is behind it.
         ends = np.cumsum(lengths)
         if size == 0 or ends[-1] == len(text):
             starts = np.concatenate([[0], ends[:-1]])
@@ -140,6 +146,7 @@ def unpack_mask(data: bytes) -> tuple[Mask, bytes]:
     raw = zlib.decompress(data)
     (size,) = struct.unpack_from("<I", raw)
     stop = 4 + (size + 7) // 8
+    # A damaged size could ask for any amount of memory.
     if not (size <= BLOCK and stop <= len(raw)):
         raise ValueError(f"a mask of {size} people; a block has at most {BLOCK}")
     bits = np.frombuffer(raw[4:stop], np.uint8)
@@ -159,6 +166,7 @@ def find_concentrated(terms: Terms) -> Mask:
 
 def make_zero_pairs(people: int) -> Integers:
     """Return the spending of new accounts, (people, 2): each column in one piece."""
+    # Losses lie together, and slacks: `pack_pairs` writes them without a copy.
     return np.zeros((2, people), dtype=np.int64).T
 
 
@@ -218,6 +226,7 @@ def group_by_block(places: Integers) -> list[tuple[int, npt.NDArray[np.intp]]]:
     if not places.size:
         return []
     blocks = places // BLOCK
+    # Places of everybody are in order already, and need no sorting.
     if places.size > 1 and not (np.diff(blocks) >= 0).all():
         order = np.argsort(blocks, kind="stable")
     else:
@@ -230,6 +239,7 @@ def group_by_block(places: Integers) -> list[tuple[int, npt.NDArray[np.intp]]]:
 def begin_digest(salt: bytes, *parts: bytes) -> hashlib.blake2b:
     """Begin a keyed hash with parts, each preceded by its length."""
     state = hashlib.blake2b(key=salt, digest_size=DIGEST)
+    # Without the lengths ("ab", "c") and ("a", "bc") would be one content.
     for part in parts:
         state.update(struct.pack("<Q", len(part)))
         state.update(part)
@@ -265,6 +275,7 @@ def digest_payloads(salt: bytes, payloads: Iterable[tuple[int, bytes]]) -> bytes
 # The unit of μ²: charges are rounded up to whole ones, and budgets down.
 UNIT: Final = 2.0**-50
 # The unit of slack.
+# A δ of 1e-12 is a thousand million of them. An account has at most `CAP`/2, a slack of 2^−10.
 SLACK_UNIT: Final = 2.0**-70
 # The largest charge in units: two of them add up within 64 bits.
 CAP: Final = 2**61
@@ -274,6 +285,7 @@ ULP: Final = 2.0**-52
 
 def compute_limits(epsilon: Floats, delta: Floats, share: Floats | float = SHARE) -> Integers:
     """Return accounts (B, S) in units, (people, 2): S a share of δ, B made from the rest."""
+    # Budgets are few and people many: each distinct triple is converted once.
     (epsilons, deltas, shares), kinds = distinct(epsilon, delta, share)
     slack = np.minimum(np.floor(deltas * shares / SLACK_UNIT), CAP // 2)
     budget = gaussian_budget(epsilons, deltas, slack * SLACK_UNIT)
@@ -322,6 +334,7 @@ def make_concentrated_terms(ids: Ids, rho: Any, delta: Any) -> Terms:
         if array.ndim and array.shape != ids.shape:
             raise BudgetError(f"{label}: {array.size} entries for {ids.size} ids")
     (kinds, deltas_of_kinds), kind = distinct(rhos, deltas)
+    # A ρ is half of a μ², and rounded down as one.
     units = np.floor(2 * kinds * (1 - 4 * ULP) / UNIT)
     good = (units >= 1) & (units < CAP)
     if not good.all():
@@ -350,5 +363,7 @@ def compute_losses(norms: Any, noise_stddev: Any) -> Floats:
 def to_units(amount: Floats, unit: float = UNIT) -> Integers:
     """Return amounts in units, rounded up; one past every budget becomes the cap."""
     with np.errstate(over="ignore"):
+        # Sixteen ulps are more than the few operations that make a cost are off by, so that the
+        # product is not below the exact cost.
         units = np.ceil(amount * (1 + 16 * ULP) / unit)
     return np.minimum(units, CAP).astype(np.int64)

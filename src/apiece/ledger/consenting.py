@@ -84,6 +84,8 @@ def enroll_consents(
         until[places] = standing.until
         for places_of_block in overspent:
             until[places_of_block] = 0
+        # (people, queriers, purposes), by place: all who have accounts, and not those alone who
+        # consent.
         allowed = np.zeros((people, *standing.allowed.shape[1:]), dtype=bool)
         allowed[places] = standing.allowed
         permits = Permits(standing.queriers, standing.purposes, until, allowed)

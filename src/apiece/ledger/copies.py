@@ -70,6 +70,7 @@ def back_up_ledger(ledger: Ledger, path: str | Path) -> Head:
         source = reading.connection.connection.driver_connection
         assert isinstance(source, sqlite3.Connection)
         with _nameless_database(target.parent) as (copy, content):
+            # Within the transaction that was checked: the copy is of the state that `tip` names.
             source.backup(copy)
             content.seek(0)
             mark = content.read(len(SQLITE))
@@ -93,6 +94,7 @@ def _nameless_database(folder: Path) -> Iterator[tuple[sqlite3.Connection, IO[by
             try:
                 # Nothing is rolled back, and so nothing has to be found by a name.
                 copy.execute("PRAGMA journal_mode = OFF")
+                # Opens the file, which SQLite does at the first statement; then its name can go.
                 copy.execute("SELECT count(*) FROM sqlite_master").fetchone()
                 path.unlink()
                 yield copy, content
@@ -152,6 +154,7 @@ def restore_ledger(
     _require_free(path)
     heads = Anchor.of(anchor, path)
     heads.check_writable()
+    # The backup has to hold every entry that any of these knows.
     digests = heads.read(whole=True).digests
     if head is not None and digests.setdefault(head.number, head.digest) != head.digest:
         raise StateError(f"head {head.number}: another digest of that entry is kept")
@@ -166,6 +169,8 @@ def restore_ledger(
         # The head first: without its ledger it is refused, and the backup is put back again.
         heads.keep(tip, heads.read(whole=True))
         _require_free(path)
+        # The name appears with the whole content or not at all, and is on the disk before the
+        # caller goes on.
         staged.rename(path)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
@@ -227,9 +232,12 @@ def _check_backup(backup: Path, staged: Path, heads: Anchor, digests: dict[int, 
         raise StateError(f"{backup}: holds no ledger; give another backup")
     salt = store.read_salt(engine)
     known = dict(digests)
+    # What this process saw of the ledger counts as if it were kept.
     seen = memory_of(salt).tip
     if seen is not None:
         known.setdefault(seen.number, seen.digest.hex())
+    # Twice: first whether the backup holds in itself, then whether it has what is known. So damage,
+    # an older copy and another ledger have messages of their own.
     verification = verify(engine, salt, {})
     if not verification.ok:
         raise StateError(f"{backup}: is damaged ({verification.problems[0]}); give another backup")

@@ -19,11 +19,13 @@ from apiece import _files
 from apiece._lazy import lacking
 from apiece.errors import DataError, InputError, StateError
 
+# Text of messages about an address.
 FORMS: Final = "sqlite:///file.db or postgresql://user@host/name"
 PASSWORDS: Final = (
     "set PGPASSWORD in the environment, or write it into the file that PGPASSFILE names "
     "(~/.pgpass by default); if it was on a command line or in a config, change it"
 )
+# Driver of an address → the driver that is used.
 _DRIVERS: Final = {
     "sqlite": "sqlite",
     "sqlite+pysqlite": "sqlite",
@@ -47,6 +49,8 @@ def parse_address(address: str) -> URL:
     """
     if not str(address).isprintable():
         raise InputError(f"ledger: not an address; give {FORMS}")
+    # A password is looked for in the raw text, before anything may quote it: `make_url` understands
+    # only one of the places where it can stand.
     scheme, separator, location = address.partition("://")
     if re.search(r":[^/]*@", location if separator else address):
         raise InputError(f"ledger: the address holds a password; leave it out: {PASSWORDS}")
@@ -119,6 +123,8 @@ def make_engine(address: str) -> sa.Engine:
     """Return an engine for `sqlite:///file`, `postgresql://…` or the path of an SQLite file."""
     url = parse_address(address)
     try:
+        # Without a pool each transaction has a connection of its own, and each looks at the file
+        # anew.
         engine = sa.create_engine(url, poolclass=sa.NullPool)
     except (NoSuchModuleError, ImportError):
         raise lacking("psycopg", "ledger") from None
@@ -141,6 +147,7 @@ def check_files(path: Path, *, writes: bool) -> bool:
     Looks, and opens nothing. Raises `DataError` for a path where something else lies than a
     regular file under one name; writes: and for one of another user.
     """
+    # A file of another user, or one with a second name, is read and never written to.
     is_own = True
     sidecars = [path.with_name(path.name + suffix) for suffix in SIDECARS]
     for file in (path, *sidecars):
@@ -248,6 +255,8 @@ def create_private(engine: sa.Engine) -> Iterator[None]:
     check_files(path, writes=True)
     is_new = False
     try:
+        # SQLite would make the file with the mode that the umask leaves; it takes an empty one that
+        # is there as it is.
         descriptor, is_new = _files.open_own(path, os.O_RDONLY | os.O_CREAT, 0o600)
         status = os.fstat(descriptor)
         os.close(descriptor)
@@ -263,6 +272,8 @@ def create_private(engine: sa.Engine) -> Iterator[None]:
     try:
         yield
     except BaseException:
+        # What a failure leaves behind is taken away only where this call made it and nothing was
+        # written.
         if is_new and path.stat().st_size == 0:
             path.unlink()
         raise
@@ -293,6 +304,8 @@ def transaction(engine: sa.Engine, *, writes: bool) -> Iterator[sa.Connection]:
         ):
             yield connection
     except DBAPIError as error:
+        # The driver's own line: SQLAlchemy's would add the statement and its parameters, which are
+        # data about people.
         lines = str(error.orig).strip().splitlines()
         reason = lines[0] if lines else type(error.orig).__name__
         if writes:

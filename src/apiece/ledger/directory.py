@@ -71,6 +71,7 @@ class SortedPart:
 
     def merge(self, other: SortedPart) -> SortedPart:
         """Return the people of both."""
+        # Where each key of the other goes among these; `np.insert` moves every column alike.
         positions = np.searchsorted(self.keys[0], other.keys[0])
         keys = tuple(
             np.insert(column, positions, other_column)
@@ -125,6 +126,7 @@ class SortedRun:
         if size <= HELD:
             # Runs of so few people are one part each.
             return SortedRun.of(self._parts[0].merge(other._parts[0]))
+        # Neither run need fit into memory: both are read, merged and written part by part.
         parts = _FileParts()
         first_keys: list[npt.NDArray[Any]] = []
         for part in _merge_parts(iter(self._parts), iter(other._parts)):
@@ -198,6 +200,7 @@ class _FileParts(Sequence[SortedPart]):
         # Where each part starts, and the type and the bytes of its columns.
         self._layout: list[tuple[int, list[tuple[np.dtype[Any], int]]]] = []
         self._end = 0
+        # The file goes with this object: arrays that were read from it are copies.
         weakref.finalize(self, file.close)
 
     def add(self, part: SortedPart) -> None:
@@ -262,6 +265,8 @@ class Directory:
         """Read the people enrolled since the last refresh."""
         if people == self.people:
             return
+        # Everything is built beside and put in place at the end, so that a failure leaves the
+        # directory as it is.
         runs = list(self._runs)
         kind = self.kind
         people_read = self.people
@@ -308,6 +313,7 @@ class Directory:
         # Sorted: neighbours are found faster.
         order = np.lexsort(keys[::-1])
         keys = _select(keys, order)
+        # Sorted by all columns: equal keys are neighbours.
         repeats = np.logical_and.reduce([column[1:] == column[:-1] for column in keys])
         if repeats.any():
             person = ids[order[int(np.argmax(repeats))]].item()
@@ -337,6 +343,7 @@ class Directory:
         from pandas.util import hash_array
 
         texts = ids.astype(object)
+        # A secret of its own, so that nothing is told about the salt's other uses.
         secret = compute_digest(self._salt, b"directory").hex()
         # pandas' hash takes a key of 16 characters.
         first = hash_array(texts, hash_key=secret[:16], categorize=False)

@@ -308,6 +308,7 @@ class ConsentEntry(LedgerEntry):
 
     def fold_block(self, fold: Fold, number: int, block: int, data: bytes) -> None:
         """Let the permits of one block hold."""
+        # As if the block were the first: a fold keeps each block by itself.
         permits = Permits.unpack(self.queriers, self.purposes, {0: data}, BLOCK)
         fold.permits[block] = permits
 
@@ -337,6 +338,7 @@ class UnknownEntry(LedgerEntry):
         fold.report(number, f"unknown kind {self.name!r}")
 
 
+# The kinds that a history may have; a name stands for one class for ever.
 _CLASSES: tuple[type[LedgerEntry], ...] = (
     InitEntry, EnrollEntry, AmendEntry, ReserveEntry,
     CommitEntry, PolicyEntry, WithdrawEntry, ConsentEntry,

@@ -123,6 +123,7 @@ class Fold:
         self._count_flaws("ids of persons", 0 if flawed is None else flawed[1])
         spent = {"": codec.make_zero_pairs(ids.size)}
         if block in self.blocks:
+            # Scopes keep their shorter rows: who is new has spent nothing in them.
             earlier = self.blocks[block]
             ids = np.concatenate([earlier.ids, ids])
             terms = np.concatenate([earlier.terms, terms])
@@ -134,6 +135,7 @@ class Fold:
         mask, packed = codec.unpack_mask(data)
         terms = self.blocks[block].terms.copy()
         terms[mask] = np.frombuffer(packed, TERMS)
+        # Made anew, so that the limits follow from the terms.
         people = replace(self.blocks[block], terms=terms)
         self.blocks[block] = people
         if pools:
@@ -150,6 +152,8 @@ class Fold:
 
     def start_policies(self, end: int) -> None:
         """Let the policies of the entries before number `end` begin to hold."""
+        # Payloads are read in the order of entries, and a policy has none: it begins to hold before
+        # the first array of a later entry.
         for number in [number for number in self.waiting if number < end]:
             self.waiting.remove(number)
             policy = self.policies[number]
@@ -160,6 +164,7 @@ class Fold:
         """Add what an entry charged to all that it counts in; note what it may not have charged."""
         mask, charges = codec.unpack_charges(data)
         people = self.blocks[block]
+        # A negative charge would give budget back, and one beyond the cap could overflow.
         is_in_range = (charges >= 0) & (charges <= codec.CAP)
         if not is_in_range.all():
             self.report(number, f"charges of block {block} out of range")
@@ -168,10 +173,12 @@ class Fold:
         charged = np.zeros(count, dtype=bool)
         charged[: mask.size] = mask
         if not charged.all():
+            # From a row for each who was charged to a row for each of the block, (people, 2).
             listed = charges
             charges = codec.make_zero_pairs(count)
             charges[charged] = listed
         ceilings = self.ceilings[number]
+        # The same rule by which it was charged: `compute_takings` is the one place that knows it.
         for scope_key, *_ in ceilings:
             people.spent[scope_key] = codec.pad_pairs(people.spent.get(scope_key), count)
         takings = compute_takings(ceilings, people.limits, people.spent, charges)
@@ -179,6 +186,8 @@ class Fold:
             if (over & charged).any():
                 limit = f"scope {key!r}" if key else "budget"
                 self.report(number, f"someone in block {block} is over {limit}")
+            # What is over is added all the same: the tables are compared with what the history
+            # says.
             people.spent[key] += taking
 
     def _check_participation(
@@ -191,6 +200,7 @@ class Fold:
         if self.first_consent >= number:
             return
         permits = self.permits.get(block)
+        # Who is in no block of consents permits nothing.
         barred = charged
         if permits is not None:
             barred = charged & ~permits.hold(scope, at, charged.size)

@@ -175,6 +175,7 @@ class Ledger(LedgerReader):
             trail = self.store.trail
             if policy == trail.policy:
                 return policy
+            # Versions rise, so that an older text cannot come back by mistake.
             if policy.version <= trail.policy.version:
                 raise InputError(
                     f"policy: version = {policy.version}, where version {trail.policy.version} "
@@ -186,6 +187,7 @@ class Ledger(LedgerReader):
                     "charged; make a new ledger"
                 )
             connection = writing.connection
+            # The balances of pools come before the entry, whose digest of the state covers them.
             update_pools(connection, trail.salt, policy, writing.tip.people)
             body = PolicyEntry(text).to_body()
             writing.tip = chain.append(connection, trail.salt, writing.tip, body, [])
@@ -267,6 +269,7 @@ class Ledger(LedgerReader):
         with self.store.writing() as writing:
             trail = self.store.trail
             places = self.store.directory(writing).require_places(ids)
+            # Who withdrew before is not in the entry again; where that is everybody there is none.
             withdrawing = places[~codec.mark_members(places, trail.withdrawn)]
             arrays = []
             for block, part in codec.group_by_block(withdrawing):
@@ -279,6 +282,7 @@ class Ledger(LedgerReader):
                 writing.tip = chain.append(
                     writing.connection, trail.salt, writing.tip, body, arrays
                 )
+        # After the withdrawal is durable: the lineage has it, and speaks of that head.
         with self.store.reading() as reading:
             return Lineage(tuple(make_receipts(self.store, reading, ids)), reading.tip.head)
 
@@ -325,6 +329,7 @@ class Ledger(LedgerReader):
             With terms, whether there is an `AnalysisError`, and its text, depend on the analysis id
             and the terms alone.
         """
+        # The ids are joined to the norms as they were given, before they lose their index.
         losses = codec.compute_losses(norms, noise_stddev)
         require_ids("ids", ids, norms=norms)
         ids = codec.normalize_ids(ids, least=0)
@@ -409,6 +414,7 @@ class Ledger(LedgerReader):
         common_norm = 0.0 if callable(norms) else norms
         if np.ndim(common_norm):
             raise InputError("norms: give one number for all, or a function from ids to norms")
+        # Checks the noise too, before the ledger is locked.
         common_loss = codec.compute_losses(common_norm, noise_stddev)
         subject = self._describe(terms, scope, float(noise_stddev))
 
@@ -452,6 +458,8 @@ class Ledger(LedgerReader):
         with self.store.writing() as writing:
             trail = self.store.trail
             trail.require(analysis_id)
+            # Who commits second is given the first result: the charge has paid for one noisy
+            # answer.
             if analysis_id in trail.committed:
                 return trail.read_result(writing.connection, analysis_id)
             body = CommitEntry(analysis_id, result).to_body()
@@ -540,10 +548,14 @@ class LedgerFilter:
             InputError: For norms that are negative or not finite, and for noise that is not
                 positive.
         """
+        # The terms are run, step and noise: a repetition is compared by them before anybody's norm
+        # is looked at.
         step = f"{self.run}/{self.calls}"
         stddev = _check.positive("noise_stddev", noise_stddev)
         terms = {"run": self.run, "step": self.calls, "noise_stddev": stddev}
         admitted = self.ledger.reserve(step, self.ids, norms, stddev, terms=terms)
+        # A committed step cannot be reserved again: a training that starts over under this name
+        # fails at its first step instead of going on for free.
         self.ledger.commit(step)
         self.calls += 1
         return np.asarray(np.isin(self.ids, admitted))
@@ -558,5 +570,6 @@ class LedgerFilter:
             InputError: For noise that is not positive.
         """
         stddev = _check.positive("noise_stddev", noise_stddev)
+        # s²/S² ≤ what is left, or s ≤ S·√left, with a margin for the rounding of the charge.
         remaining = np.maximum(self.ledger.remaining(self.ids) - _ROUNDING_LOSS, 0.0)
         return np.asarray(np.sqrt(remaining) * (stddev * (1 - _ROUNDING_SHARE)))

@@ -52,6 +52,7 @@ def plan_costs(plan: Plan) -> Costs:
     """
     delta = plan.budget_groups.delta
     groups = len(plan.budget_groups)
+    # Some mechanisms cannot be joined: those of worst paths or of a selection.
     if groups <= GROUP_LIMIT or plan.worst_paths is not None or plan.selection is not None:
         return _find_costs([plan.mechanism_for(group) for group in range(groups)], delta)
     # Neighbours in ε pay alike: by the largest rates and bounds among them, as a mechanism with a
@@ -63,6 +64,7 @@ def plan_costs(plan: Plan) -> Costs:
     row = np.empty(groups, dtype=np.int64)
     for number, part in enumerate(parts):
         row[part] = number
+    # The least δ of a part asks for the most.
     least_delta = np.array([delta[part].min() for part in parts])
     return _find_costs(mechanisms, least_delta).of(row)
 
@@ -116,6 +118,7 @@ def account_shares(plan: Plan, epsilon: npt.ArrayLike, *, times: int = 1) -> Flo
     shares = plan_costs(plan).shares(groups.delta, times=_check.count("times", times))
     epsilons = _check.positive_array("epsilon", epsilon)
     levels, level_of_account = np.unique(epsilons, return_inverse=True)
+    # (levels, groups); nearest in proportion, as ε is a ratio's logarithm.
     distance = np.abs(np.log(levels[:, None] / groups.epsilon))
     nearest = distance.argmin(axis=1)
     return np.asarray(shares[nearest][level_of_account].reshape(np.shape(epsilon)))
@@ -220,6 +223,7 @@ def reserve_plan(
 def training_terms(plan: Plan, *others: Plan, terms: Any = None) -> Json:
     """Return the terms under which `reserve_plan` charges a training, for `Ledger.status`."""
     plans = [BoundPlan.of(item) for item in (plan, *others)]
+    # Who is bound to which group is data about people: the terms have its digest.
     people = json.dumps([[bound.ids.tolist(), bound.group_index.tolist()] for bound in plans])
     return {
         "plans": [bound.hash() for bound in plans],

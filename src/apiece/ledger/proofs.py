@@ -25,12 +25,15 @@ from apiece.ledger.scopes import is_account, list_accounts
 from apiece.ledger.store import LedgerStore, Reading
 from apiece.ledger.verify import read_accounts_after
 
+# Formats of a published head and of a receipt.
 HEAD: Final = "apiece-head/1"
 RECEIPT: Final = "apiece-receipt/1"
 
 
 def hash_leaf(data: bytes) -> bytes:
     """Return the hash of a leaf."""
+    # Leaves and inner nodes begin with different bytes (RFC 6962): else a node could be shown as a
+    # leaf.
     return hashlib.sha256(b"\0" + data).digest()
 
 
@@ -60,6 +63,7 @@ def prove_inclusion(levels: Sequence[Sequence[bytes]], index: int) -> list[bytes
     """Return the audit path of a leaf (RFC 6962, 2.1.1), by the tree's levels."""
     path = []
     for nodes in levels[:-1]:
+        # A node without a neighbour moves up unhashed, and needs nothing in the path.
         sibling = index ^ 1
         if sibling < len(nodes):
             path.append(nodes[sibling])
@@ -73,6 +77,8 @@ def prove_consistency(leaves: Sequence[bytes], size: int) -> list[bytes]:
     def prove(start: int, end: int, first: int, known: bool) -> list[bytes]:
         """Return SUBPROOF(first, leaves[start:end], known) of the RFC."""
         count = end - start
+        # The proof holds the fewest nodes from which both roots follow. `known` says that the
+        # subtree is the whole of the first tree, whose root the verifier has.
         if first == count:
             return [] if known else [compute_root(leaves[start:end])]
         # The largest power of two below the number of leaves.
@@ -152,6 +158,8 @@ def verify_consistency(
 
 def _list_account_leaves(trail: Trail, connection: sa.Connection, size: int) -> Iterator[bytes]:
     """Yield everyone's leaf after so many entries: nonce, id, terms, withdrawn, what was spent."""
+    # The nonce is a function of the id and of a secret: each head has the same one of a person, and
+    # nobody can try ids on a leaf.
     key = compute_digest(trail.salt, b"account")
     for ids, terms, spent, withdrawn in read_accounts_after(trail, connection, size):
         balances = {scope: pairs.tolist() for scope, pairs in spent.items() if is_account(scope)}
@@ -178,6 +186,7 @@ def check_head(head: Json) -> Json:
 def make_head(store: LedgerStore, reading: Reading, size: int, since: Json | None) -> Json:
     """Return the head after so many entries, and a proof that it goes on from an earlier one."""
     connection = reading.connection
+    # Two trees: all entries, and everyone's account as it stood after so many of them.
     entries = [hash_leaf(leaf) for leaf in store.trail.list_leaves(connection)]
     if not 0 < size <= len(entries):
         raise InputError(f"head: of {size} entries, where the ledger has {len(entries)}")
@@ -211,6 +220,7 @@ def prove_account(store: LedgerStore, reading: Reading, person: int | str, head:
     entry_levels = build_levels([hash_leaf(text) for text in texts])
     account_levels = build_levels([hash_leaf(leaf) for leaf in people])
     roots = (entry_levels[-1][0].hex(), account_levels[-1][0].hex())
+    # A head that is not this ledger's would prove nothing, and its size is the caller's word.
     if roots != (head["root"], head["accounts"]):
         raise InputError("head: is not this ledger's; publish one with `apiece ledger head`")
     place = int(store.directory(reading).require_places(codec.normalize_ids([person]))[0])
@@ -334,6 +344,8 @@ def _find_faults(receipt: Json, head: Json) -> Iterator[str]:
         own_head["accounts"],
     ):
         yield "account: not in the head"
+    # The fields of a leaf as `_list_account_leaves` writes them. All that follows is read from
+    # texts that the trees bind, but for how much each entry took.
     _, person, _, _, limit, slack, _, spent = loads(account["text"], "account")
     if person != receipt["person"]:
         yield "account: of another person"

@@ -41,6 +41,7 @@ class LedgerReader:
         Give it to a `Session`, a training or a `LedgerFilter`. Raises `InputError` for what is not
         a scope.
         """
+        # The copy has the same store, and so the same connection, history and lock.
         result = copy(self)
         result.scope = normalize_scope(scope)
         return result
@@ -68,6 +69,8 @@ class LedgerReader:
         with self.store.reading() as reading:
             trail.require(analysis_id)
             stored, entry = trail.read_reservation(reading.connection, analysis_id)
+            # All arrays are checked before the first id goes out. Then some blocks at a time are
+            # read again, each against its digest: the lock is free while the caller works.
             digests = trail.digest_arrays(reading.connection, stored.number)
         for blocks in schema.split_chunks(sorted(digests)):
             expected = {block: digests[block] for block in blocks}
@@ -152,6 +155,7 @@ class LedgerReader:
             account = name_account(trail.policy, self.scope, trail.find_time())
             spent, limits = accounts.read_balances(reading.connection, trail.salt, places, account)
         barred = codec.mark_members(places, trail.find_barred(self.scope))
+        # Nothing is left to whoever takes no part.
         limits[barred] = spent[barred]
         return limits, spent
 
@@ -182,6 +186,7 @@ class LedgerReader:
         ids = codec.normalize_ids(ids, least=0)
         with self.store.reading() as reading:
             directory = self.store.directory(reading)
+            # A ledger without people has no kind of ids that these could be unlike.
             places = np.full(ids.size, -1)
             if directory.kind is not None:
                 places = directory.find(ids)

@@ -214,6 +214,8 @@ class _PersonalHistory:
             self.withdrawn = entry.at
         elif isinstance(content, ReserveEntry):
             pairs = codec.unpack_pairs(values, int(mask.sum()))
+            # A mask's values are of those in it alone: the row of a person is how many are in it
+            # before them.
             pair = pairs[int(mask[:row].sum())]
             if pair.any():
                 self.charges.append((content, pair))
@@ -229,6 +231,7 @@ def make_receipts(store: LedgerStore, reading: Reading, ids: Ids) -> list[Receip
     blocks = [block for block, _ in codec.group_by_block(places)]
     people = accounts.read_people(connection, trail.salt, blocks)
     results: dict[str, object] = {}
+    # One pass over the history for all of these people.
     entries: list[tuple[StoredEntry, dict[int, tuple[Mask, bytes]]]] = []
     for entry, _ in trail.read_entries(connection):
         content = entry.content
@@ -281,6 +284,8 @@ def _make_receipt(
     if codec.find_concentrated(terms):
         rho = float(limits[0]) * UNIT / 2
     if pairs:
+        # What all charges together tell of the person: the ε of the composed Gaussian with that
+        # slack, at the account's δ.
         mu_squared, slack = np.sum(pairs, axis=0) * (UNIT, SLACK_UNIT)
         slack_share = slack / delta * (1 + _ROUNDING_SHARE)
         if rho is None:
@@ -377,6 +382,7 @@ def count_bins(limits: Integers, spent: Integers) -> Integers:
 
     Each account is in one bin of each row.
     """
+    # Shares of (people, 2), of μ² and of slack; an account without slack counts as full.
     remaining = 1 - spent / np.maximum(limits, 1)
     rows = []
     for shares in (remaining[:, 0], remaining.min(1)):

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from apiece.errors import StateError
 
+# Tables of another version are refused, never changed.
 VERSION: Final = 6
 # Rows a query: below every database's limit on parameters, and a few MB.
 CHUNK: Final = 200
@@ -172,6 +173,8 @@ def read_pages(
         yield from rows
         if len(rows) < CHUNK:
             return
+        # The next page begins after the last key, and not at a number of rows, which could shift
+        # between two pages.
         values = [sa.literal(getattr(rows[-1], key.name)) for key in keys]
         if len(keys) == 1:
             later = keys[0] > values[0]

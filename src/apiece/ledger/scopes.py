@@ -28,6 +28,7 @@ Scope: TypeAlias = Mapping[str, str | Sequence[str]]
 
 # A whole account: shares are whole numbers of this, so that parts of accounts are exact.
 WHOLE: Final = 2**30
+# A charge counts against one name of each.
 DIMENSIONS: Final[tuple[str, ...]] = ("querier", "purpose", "source")
 # The balance of what askers take beyond the shares that they are sure of.
 POOL: Final = "pool"
@@ -55,6 +56,7 @@ class Ceiling(NamedTuple):
     own: tuple[str, int] | None = None
 
 
+# Without a policy there is the whole account alone.
 ACCOUNT: Final = (Ceiling("", WHOLE),)
 
 
@@ -182,6 +184,7 @@ class Policy:
             if dimension in table
         }
         policy = cls(version, unit, every, quotas)
+        # What is sure for some cannot be taken by others: together it is at most an account.
         if policy.pool < 0:
             raise InputError("policy: the sure shares are more than a whole account; lower them")
         return policy
@@ -222,6 +225,7 @@ class Policy:
         scope = normalize_scope(scope)
         require_canonical_scope(scope)
         if self.unit == "person-period":
+            # New charges name periods in the one way; those of the history are read below.
             _list_periods(self, scope, find_period_at(at, self.every))
         return self.ceilings_in_history(scope, at)
 
@@ -237,6 +241,8 @@ class Policy:
         """
         scope = normalize_scope(scope)
         present = find_period_at(at, self.every)
+        # Each period of data has an account of its own, and a charge that reads several pays each
+        # in full.
         accounts = [""]
         if self.unit == "person-period":
             accounts = [f"@{period}" for period in _list_older_periods(self, scope, present)]
@@ -264,6 +270,9 @@ class Policy:
         ceilings = []
         for account in accounts:
             renews = quota.renews and not account
+            # A quota that renews is one balance for each period of time, beside the whole account;
+            # one that does not is a balance of the account. A sure share needs the asker's balance
+            # in any case, from which the pool's follows.
             if quota.sure or (quota.most < WHOLE and not renews):
                 ceilings.append(Ceiling(scope + account, WHOLE if renews else quota.most))
             if renews and quota.most < WHOLE:
@@ -289,11 +298,15 @@ def compute_pools(
     if not policy.sure:
         return pools
     account_mark = "" if policy.unit == "person" else "@"
+    # In each account the pool is account − Σ min(asker's spending, sure share) over the askers who
+    # are sure of one.
     for key, account in spent.items():
         if key[:1] != account_mark:
             continue
         pool = account.copy()
         for name, share in policy.sure.items():
+            # A scope of a querier may hold fewer people: who came after its last charge has spent
+            # nothing.
             querier_spent = spent.get(f"querier={name}{key}", pool[:0])
             people = len(querier_spent)
             sure = take_share(limits[:people], share)
@@ -352,6 +365,8 @@ class Permits:
             places = codec.find_places(block, mask)
             size = int(mask.sum())
             days = packed[: 4 * size]
+            # A block's bytes: the mask of who is in it, four bytes a person for the last day, and
+            # then a bit for each querier and purpose, person by person.
             until[places] = np.frombuffer(days, "<u4")
             bits = np.frombuffer(packed[4 * size :], np.uint8)
             allowed[places] = np.unpackbits(bits, count=size * cells).reshape(size, cells)
@@ -368,6 +383,7 @@ class Permits:
 
     def hold(self, scope: Scope, at: str, people: int) -> Mask:
         """Return which of the first people permit all that a scope leaves open, at an ISO time."""
+        # Times are written in UTC, and today is the day of UTC.
         today = date.fromisoformat(at[:10]).toordinal()
         in_scope = find_permitting(self.allowed[:people], self.queriers, self.purposes, scope)
         result = np.zeros(people, dtype=bool)

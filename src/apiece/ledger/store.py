@@ -67,6 +67,7 @@ def make_ledger(engine: sa.Engine, people: Enrolment | None) -> Tip | None:
             )
         salt = secrets.token_bytes(32)
         schema.create_tables(connection, salt)
+        # Before the first entry, which is number 0 and follows no digest.
         start = Tip(-1, b"", 0)
         tip = chain.append(connection, salt, start, InitEntry().to_body(), [])
         if people is not None:
@@ -119,6 +120,8 @@ class LedgerStore:
         self.trail = Trail(self.salt)
         self._anchor = anchor
         self._directory = Directory(self.salt)
+        # `trail` and `_directory` follow this store's connection and are guarded by `_mutex`;
+        # `_memory` is one for all stores of the ledger in this process.
         self._memory = memory_of(self.salt)
         self._mutex = threading.RLock()
 
@@ -156,6 +159,7 @@ class LedgerStore:
             lower,
             self.trail.policy,
         )
+        # The places that `open_accounts` gives: after everybody, in this order.
         places[is_new] = tip.people + np.arange(int(is_new.sum()))
         writing.tip = accounts.open_accounts(connection, self.salt, tip, ids[is_new], terms[is_new])
         return places
@@ -165,6 +169,7 @@ class LedgerStore:
         heads = self._anchor.read(whole=True)
         digests = heads.digests
         seen = self._memory.tip
+        # All that is known of the ledger must agree before the database is asked.
         for known in (None if seen is None else seen.head, head):
             if known is not None and digests.setdefault(*known) != known.digest:
                 raise StateError(f"head {known.number}: another digest of that entry is kept")
@@ -209,6 +214,8 @@ class LedgerStore:
                 heads = self._anchor.read()
                 writing = Reading(connection, self._follow(connection, seen, heads))
                 yield writing
+            # The transaction is durable here. First the memory, then the files, and a last look
+            # whether the store that was written to is still the one at the address.
             self._memory.see(writing.tip)
             self._anchor.keep(writing.tip, heads)
             with open_transaction(self.engine, writes=False) as connection:

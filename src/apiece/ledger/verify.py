@@ -80,6 +80,8 @@ def verify(
                 sums.problems.append(f"{lost_file}: missing or empty")
             people = _compare_tables(connection, salt, sums, contents)
             _compare_head(connection, salt, head, people, sums.problems)
+    # Whatever damage stops the reading is a problem like the others, and those found before it
+    # stay.
     except (StateError, DBAPIError, *codec.DAMAGE) as error:
         lines = str(error).splitlines() or [type(error).__name__]
         sums.problems.append(f"stopped: {lines[0]}")
@@ -107,6 +109,9 @@ def _check_digests(
     previous = b""
     expected = 0
     wanted = dict(kept)
+    # Arrays, digest, number and content of each entry are checked apart, so that each fault is
+    # named. The next entry follows the stored digest, right or wrong: one fault does not become a
+    # fault of all that come after.
     for number, body, digest, stored_arrays, arrays in _read_entries(connection, salt):
         if number != expected:
             sums.report(expected, "missing")
@@ -161,12 +166,17 @@ def _compare_tables(connection: sa.Connection, salt: bytes, sums: Fold, contents
     scope_blocks = _list_blocks(connection, SCOPE)
     blocks = sorted(payload_blocks | people_blocks | balance_blocks | scope_blocks)
     sizes: list[int] = []
+    # Blocks do not depend on one another: a span of them is folded over the whole history, compared
+    # and forgotten.
     for start in range(0, len(blocks), fold.SPAN):
         part = blocks[start : start + fold.SPAN]
         _fold_blocks(connection, part, sums, contents)
+        # Policies after the last charge hold too.
         sums.start_policies(len(contents))
         _compare_blocks(connection, salt, part, sums)
         sizes += [sums.blocks[block].ids.size if block in sums.blocks else 0 for block in part]
+    # People fill their blocks one after the other: all are full but the last, and behind it is
+    # none.
     filled = len(sizes) - sizes.count(0)
     has_gaps = blocks[:filled] != list(range(filled))
     if has_gaps or any(size != BLOCK for size in sizes[: filled - 1]):
@@ -261,6 +271,7 @@ def _compare_blocks(
         people = sums.blocks.get(row.block)
         if people is None or not _has_people(salt, row, people):
             sums.problems.append(f"people: block {row.block} is not as in the history")
+    # Balances that the history has and the tables lack, until they are met.
     missing = {(key, block) for block, people in sums.blocks.items() for key in people.spent if key}
     balances = _read_rows(connection, BALANCE, part)
     scopes = _read_rows(connection, SCOPE, part, SCOPE.c.scope)

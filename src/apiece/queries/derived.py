@@ -120,6 +120,8 @@ class View:
         values: tuple[Value, ...] | None = None
         if column in declarations.groups:
             values = tuple(_list_group_values(declarations.declared(column), kind))
+        # A cell may always be missing. Bounds of a column that has none are those of arithmetic,
+        # which `is_bounded` tells from declared ones.
         match kind:
             case "boolean":
                 return Domain("boolean", 0.0, 1.0, True, True, (0.0, 1.0))
@@ -135,15 +137,19 @@ class View:
         function = FUNCTIONS[name]
         domains = [self.infer(argument) for argument in arguments]
         self._check_arguments(name, arguments, domains)
+        # A null argument is one for every row: so is the value of a function that is null for it.
         if any(domain.kind == "null" for domain in domains) and function.strict:
             return Domain("null", values=())
         domain = function.rule(domains)
+        # Whether a number can be null decides what bounds `least` and `greatest` have, which pass
+        # over nulls. Those listed may be null where no argument is.
         nullable = domain.nullable
         if domain.is_number and function.strict:
             never_null = name not in ("/", "%", "sqrt", "ln", "log10", "number")
             nullable = any(given.nullable for given in domains) or not never_null
         elif domain.is_number and name in ("least", "greatest"):
             nullable = all(given.nullable for given in domains)
+        # The rule's own list of values, or that of all combinations of the arguments' values.
         values = domain.values
         if values is None:
             values = self._enumerate(name, domains)
@@ -162,6 +168,7 @@ class View:
         self, name: str, arguments: Sequence[Expression], domains: Sequence[Domain]
     ) -> None:
         function = FUNCTIONS[name]
+        # Of a variadic function the last kind holds for all arguments that follow.
         for index, (argument, domain) in enumerate(zip(arguments, domains, strict=True)):
             expected = function.kinds[min(index, len(function.kinds) - 1)]
             fits = expected in ("any", domain.kind) or domain.kind == "null"
@@ -189,11 +196,14 @@ class View:
         for domain in domains:
             if domain.values is None:
                 return None
+            # None]| A function that is not strict has values of its own for null arguments.
             options: list[Value | None] = list(domain.values)
             if domain.nullable and not function.strict:
                 options.append(None)
             choices.append(options)
             count *= len(options)
+        # The listed values are those that the engine itself computes, so that a row's value is to
+        # the bit one of them.
         if not 0 < count <= VALUES:
             return None
         columns = [f"a{index}" for index in range(len(domains))]
@@ -210,6 +220,7 @@ class View:
         result = function.rule(domains)
         values: list[Value] = []
         for value in found:
+            # A null makes no group; a number ends where that of a row does.
             if value is None:
                 continue
             if result.is_number:
@@ -376,6 +387,7 @@ class View:
     def stored(self, column: str, kind: str) -> str:
         """Return the SQL name of a column as a kind."""
         if column in self.derived:
+            # Columns are named by their number: no name of a user's enters SQL.
             return f"d{list(self.derived).index(column)}"
         return self.declarations.stored(column, kind)
 
@@ -393,6 +405,8 @@ class View:
             condition: Of a row, its literals bound.
         """
         writer = SqlWriter(self)
+        # First every derived column, then the condition over them, and last the numbers of groups,
+        # each on the level above its column.
         for index, expression in enumerate(self.derived.values()):
             kind = self.infer(expression).kind
             sql, level = writer.write(expression)
@@ -417,12 +431,16 @@ class SqlWriter:
         self.view = view
         # Columns of each level: name → SQL.
         self.levels: list[dict[str, str]] = []
+        # Characters of SQL so far, for the limit.
         self._length = 0
+        # SQL and level → the column that has it, so that an expression that occurs twice is
+        # computed once.
         self._known: dict[tuple[str, int], str] = {}
 
     def define(self, sql: str, level: int, name: str = "") -> tuple[str, int]:
         """Make a column of SQL that needs the first `level` levels; return it and its level."""
         key = sql, level
+        # A column that has to have a name of its own is made again.
         if not name and key in self._known:
             return self._known[key], level + 1
         while len(self.levels) <= level:
@@ -492,8 +510,11 @@ class SqlWriter:
         level = 0
         for argument in call.arguments:
             sql, needed = self.write(argument)
+            # What a function writes twice becomes a column: nested calls would double the text with
+            # each level.
             if function.repeats and not isinstance(argument, Constant):
                 sql, needed = self.define(sql, needed)
+            # An engine wants a type even of a null.
             if self.view.infer(argument).kind == "null":
                 sql = f"CAST(NULL AS {_SQL_TYPES[domain.kind]})"
             arguments.append(sql)
@@ -566,6 +587,7 @@ class SqlWriter:
         return declarations.stored(column, declarations.kind_of(column))
 
 
+# Kind → type of its values in the SQL of derived columns.
 _SQL_TYPES: Final = {"numeric": "DOUBLE", "boolean": "DOUBLE", "text": "VARCHAR", "date": "BIGINT"}
 
 
@@ -585,6 +607,8 @@ def _literal_sql(value: str | float, kind: str) -> str:
 
 def _number_groups(name: str, domain: Domain) -> str:
     """Return SQL for the number of the group of a derived column's value, null for no group."""
+    # Runs of whole numbers are located by arithmetic, others by a CASE with a branch for each
+    # value.
     assert domain.values is not None
     first = domain.values[0]
     last = domain.values[-1]
@@ -681,6 +705,7 @@ def settle_call(name: str, arguments: Sequence[Expression], view: View) -> Expre
     Raises `InputError` for a cast that is not answered.
     """
     arguments = tuple(arguments)
+    # A text in the place of a date is one.
     if name in FUNCTIONS:
         expected = FUNCTIONS[name].kinds
         arguments = tuple(
@@ -691,6 +716,8 @@ def settle_call(name: str, arguments: Sequence[Expression], view: View) -> Expre
             else argument
             for index, argument in enumerate(arguments)
         )
+    # What a cast means depends on the kind of what is cast, which is known only with the
+    # declarations.
     kinds = [view.infer(argument).kind for argument in arguments]
     if name == "-" and kinds == ["date", "date"]:
         later, earlier = arguments
@@ -710,6 +737,7 @@ def _cast_to_number(argument: Expression, kind: str) -> Expression:
         )
     if kind == "text":
         return Call("number", (argument,))
+    # A boolean plus 0 is the number that it stands for.
     return Call("+", (argument, Constant(0.0, "numeric"))) if kind == "boolean" else argument
 
 
@@ -732,6 +760,7 @@ def _cast_to_text(argument: Expression, kind: str, view: View) -> Expression:
     return Call("text", (argument,))
 
 
+# Functions that are written between their arguments.
 _SIGNS: Final = ("+", "-", "*", "/", "%", "||")
 
 
@@ -752,6 +781,8 @@ def write(part: Expression) -> str:
             number = float(value or 0)
             whole = number.is_integer() and abs(number) < 2**53
             return str(int(number)) if whole else repr(number)
+        # The text is the column's name and its identity: two expressions that differ must differ in
+        # it, so that constants have all of their digits and signs all of their brackets.
         case Call(name, arguments):
             texts = [write(argument) for argument in arguments]
             if name in _SIGNS:
@@ -776,6 +807,7 @@ def write(part: Expression) -> str:
             return f"CASE {' '.join(pieces)}{tail} END"
 
 
+# Function → the type whose cast it is, as a canonical text shows it.
 _CASTS: Final = {
     "cast_number": "DOUBLE",
     "number": "DOUBLE",
@@ -814,6 +846,7 @@ def write_condition(part: Condition) -> str:
             return f"{column} {sign.upper()} {right_text}"
 
 
+# The one database of `_calculator`, once there is one.
 _CALCULATORS: list[Any] = []
 
 

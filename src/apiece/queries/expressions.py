@@ -18,8 +18,10 @@ from typing import Final, assert_never
 from apiece.errors import InputError
 
 # Numbers of an expression end here, so that no arithmetic on them overflows.
+# The product of two such numbers is 1e120, far within a double.
 LARGEST: Final = 1e60
 # Values of an expression that are listed, at most.
+# The SQL of groups has a branch for each of them.
 VALUES: Final = 10_000
 _EPOCH: Final = datetime(1970, 1, 1)
 # The first and the last microsecond of the calendar's years 1 to 9999, since 1970.
@@ -204,14 +206,17 @@ def join_domains(domains: Sequence[Domain], context: str) -> Domain:
 
     Raises `InputError` where they are not of one kind; `context` says in a message where.
     """
+    # A null has no kind of its own and takes that of the others.
     known = [domain for domain in domains if domain.kind != "null"]
     if not known:
         return Domain("null", values=())
     kinds = {domain.kind for domain in known}
+    # A boolean among numbers is a number.
     kind = kinds.pop() if len(kinds) == 1 else "numeric"
     if kinds and not all(domain.is_number for domain in known):
         names = " and ".join(sorted({domain.kind for domain in known}))
         raise InputError(f"query: {context} has values of two kinds, {names}; give one kind")
+    # The values are listed only where every domain lists its own, each value once.
     values: tuple[Value, ...] | None = ()
     for domain in known:
         if domain.values is None:

@@ -83,12 +83,16 @@ def _corners(operate: Callable[[float, float], float]) -> Rule:
     """Return the rule of an operation that is monotone in each argument: ends are at corners."""
 
     def find_ends(domains: Sequence[Domain]) -> Domain:
+        # A function that is monotone in each argument, in whatever direction, has its extremes at
+        # the corners of the box of arguments.
         left, right = domains
         corners = [
             operate(first, second)
             for first in (left.low, left.high)
             for second in (right.low, right.high)
         ]
+        # Sums, differences and products of whole numbers are whole, and stay so when a double
+        # rounds them.
         whole = left.whole and right.whole
         return number_domain(min(corners), max(corners), whole=whole)
 
@@ -152,6 +156,7 @@ def _round_digits(domains: Sequence[Domain]) -> Domain:
     step = 10.0**-digits.low
     low = number.low if number.low >= LARGEST else number.low - step
     high = number.high + step
+    # Rounding to tens and more gives whole numbers, which are listed where they are few.
     if digits.low <= 0 and (high - low) / step < VALUES:
         first = math.ceil(low / step)
         last = math.floor(high / step)
@@ -163,6 +168,7 @@ def _round_digits(domains: Sequence[Domain]) -> Domain:
 
 def _absolute(domains: Sequence[Domain]) -> Domain:
     (domain,) = domains
+    # An interval around 0 has the least size 0, any other has it at one of its ends.
     ends = abs(domain.low), abs(domain.high)
     low = 0.0 if domain.low <= 0 <= domain.high else min(ends)
     if domain.whole:
@@ -198,6 +204,7 @@ def _clamp(domains: Sequence[Domain]) -> Domain:
 
 def _bucket(domains: Sequence[Domain]) -> Domain:
     number, low, high, count = domains
+    # The constants of a function have a domain of one value each, so that `low` is the value.
     if not (count.whole and 1 <= count.low <= VALUES and low.low < high.low):
         raise InputError(
             f"query: width_bucket(x, low, high, count): give low < high and a whole count from 1 "
@@ -214,6 +221,7 @@ def _power(domains: Sequence[Domain]) -> Domain:
     if not (exponent.whole and 0 <= exponent.low <= 20):
         raise InputError("query: power(x, exponent): give a whole exponent from 0 to 20")
     power = int(exponent.low)
+    # An odd power rises; an even one falls to 0 and rises from there.
     ends = [_raise(base.low, power), _raise(base.high, power)]
     if power % 2 == 0 and base.low <= 0 <= base.high:
         ends.append(0.0)
@@ -232,6 +240,8 @@ def _raise(base: float, power: int) -> float:
 
 def _logarithm(domains: Sequence[Domain]) -> Domain:
     (domain,) = domains
+    # Near 0 a logarithm has no lower bound. Engines do not round it correctly: 1e-9 is far more
+    # than they are off by, as no value is beyond ±139.
     if domain.low <= 0:
         return number_domain(-LARGEST, LARGEST)
     return number_domain(math.log(domain.low) - 1e-9, math.log(domain.high) + 1e-9)
@@ -246,6 +256,7 @@ def _logarithm_of_ten(domains: Sequence[Domain]) -> Domain:
 
 def _exponential(domains: Sequence[Domain]) -> Domain:
     (domain,) = domains
+    # e^138 is just below 1e60, where numbers end.
     ends = [
         math.exp(min(end, 138.0)) if end < 138.0 else LARGEST for end in (domain.low, domain.high)
     ]
@@ -260,6 +271,7 @@ def _part_rule(name: str) -> Rule:
         (domain,) = domains
         if name != "year":
             return whole_domain(low, high)
+        # Without declared dates a year is bounded by the calendar, and not listed.
         if not (domain.low > FIRST or domain.high < LAST):
             return number_domain(low, high, whole=True)
         return whole_domain(moment(domain.low).year, moment(domain.high).year)
@@ -300,6 +312,8 @@ def _cut_rule(unit: str) -> Rule:
 
     def find_ends(domains: Sequence[Domain]) -> Domain:
         (domain,) = domains
+        # The calendar's first week cannot be cut to a Monday, and a unit of its last year may have
+        # no next one: then the values are not listed.
         low = max(domain.low, FIRST + 7 * DAY)
         first = cut_moment(unit, moment(low))
         last = cut_moment(unit, moment(domain.high))
@@ -327,6 +341,7 @@ def count_units(unit: str, first: datetime, last: datetime) -> int:
             return quarters[1] - quarters[0]
         case "month":
             return (last.year - first.year) * 12 + last.month - first.month
+    # Units of one length: what lies between the beginnings is a whole number of them.
     span = cut_moment(unit, last) - cut_moment(unit, first)
     lengths = {
         "week": timedelta(weeks=1),
@@ -339,6 +354,7 @@ def count_units(unit: str, first: datetime, last: datetime) -> int:
 
 def _difference_rule(unit: str) -> Rule:
     def find_ends(domains: Sequence[Domain]) -> Domain:
+        # The difference rises with the last date and falls with the first.
         first, last = domains
         # Away from the calendar's first week, which cannot be cut to a Monday.
         begin = moment(max(first.low, FIRST + 7 * DAY))
@@ -354,6 +370,8 @@ def _difference_rule(unit: str) -> Rule:
 
 def _shift(domains: Sequence[Domain]) -> Domain:
     dates, days = domains
+    # Days are a constant, so that both ends move by the same; a date that leaves the calendar is
+    # null.
     low = max(dates.low + days.low * DAY, FIRST)
     high = min(dates.high + days.high * DAY, LAST)
     return Domain("date", low, high, True)
@@ -373,6 +391,7 @@ def _number_of_text(_domains: Sequence[Domain]) -> Domain:
 
 def _coalesce(domains: Sequence[Domain]) -> Domain:
     joined = join_domains(domains, "coalesce")
+    # A null is passed over, so that one argument which is never null is enough.
     nullable = all(domain.nullable for domain in domains)
     return Domain(joined.kind, joined.low, joined.high, joined.whole, nullable, joined.values)
 
@@ -419,6 +438,8 @@ def _whole_text_sql(arguments: Sequence[str]) -> str:
 
 def _text_number_sql(arguments: Sequence[str]) -> str:
     (text,) = arguments
+    # DuckDB reads 1_000 as a number and the text nan as one; declared columns do neither. An
+    # infinite one ends at ±1e60.
     number = f"TRY_CAST({text} AS DOUBLE)"
     return f"(CASE WHEN NOT contains({text}, '_') AND NOT isnan({number}) THEN {number} END)"
 

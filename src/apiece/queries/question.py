@@ -41,8 +41,10 @@ from apiece.queries.quantiles import Grid
 from apiece.tables.values import boolean_of, moment_of, number_of, text_of
 
 # Bins of a histogram whose query names no number.
+# As in numpy.
 BINS: Final = 10
 # Groups of a question, at most.
+# They are listed in memory, each with its labels.
 GROUPS: Final = 2**22
 # Signs that put cells in an order, in which texts are compared letter by letter.
 _ORDER: Final = ("<", "<=", ">", ">=")
@@ -248,12 +250,16 @@ def resolve(query: ParsedQuery, declarations: Declarations, source: str = "") ->
     literal of another kind than its column's, and where it is not declared how many rows a
     person brings.
     """
+    # What SQL says in another way becomes what the scan knows: ids are persons, and a column whose
+    # bounds differ by group is derived from its cells by CASE.
     check_joins(query, declarations)
     query = settle_query(query, declarations)
     bounds = _find_group_bounds(query, declarations)
     query = _scale_by_group(query, bounds, declarations)
     is_distinct = query.aggregate == "distinct"
     persons = query.counted == "persons" or is_distinct
+    # Every column must be declared as the query uses it; a count only looks whether a cell is
+    # there.
     view = make_view(query, declarations)
     measures: tuple[Measure, ...] = ()
     if query.aggregate in ("count", "discover"):
@@ -273,12 +279,14 @@ def resolve(query: ParsedQuery, declarations: Declarations, source: str = "") ->
             for labels in groups
         )
         measures = tuple(Measure(m.name, -1, 1) if m.name in bounds else m for m in measures)
+    # An empty product is 1: what is not distinct has one value a group.
     rows = count_rows(query, declarations)
     values = math.prod(len(view.groups_of(column)) for column in query.columns if is_distinct)
     if len(groups) * values > GROUPS:
         raise InputError(
             f"query: {len(groups) * values:,} values to be counted; give at most {GROUPS:,}"
         )
+    # A group's cells: points of the grid that all groups share, bins, or a single one.
     grid = None
     if query.aggregate in ("quantile", "interval"):
         (measure,) = measures
@@ -288,6 +296,7 @@ def resolve(query: ParsedQuery, declarations: Declarations, source: str = "") ->
         (measure,) = measures
         count = int(query.numbers[0]) if query.numbers else BINS
         bins = Bins.from_bounds(measure, count)
+    # A person who counts once in each group is in no more of them than there are.
     return Question(
         query=query,
         measures=measures,
@@ -324,6 +333,8 @@ def _find_group_bounds(query: ParsedQuery, declarations: Declarations) -> dict[s
     """Return the bounds of columns that differ by a column that the query is grouped by."""
     found: dict[str, _BoundsByGroup] = {}
     for column in dict.fromkeys(query.columns):
+        # Only bounds of a stored column by a stored grouping column of this very query are of use:
+        # elsewhere a row's group is not known, and the column's own bounds hold.
         by, members = declarations.group_bounds.get(column, ("", ()))
         if column in query.derived or by not in query.by or by in query.derived:
             continue
@@ -331,6 +342,7 @@ def _find_group_bounds(query: ParsedQuery, declarations: Declarations) -> dict[s
         ends_of_text: dict[str, tuple[float, float]] = {}
         literals: dict[tuple[float, float], tuple[Literal, ...]] = {}
         for value, low, high in members:
+            # A group in the spelling of the declaration, which is that of the labels.
             group = declared.values[declared.position(value)]
             ends_of_text[str(text_of(group))] = (low, high)
             number = number_of(group)
@@ -353,13 +365,18 @@ def _scale_by_group(
     if not bounds or query.aggregate in ("count", "distinct", "discover"):
         return query
     derived = dict(query.derived)
+    # CASE WHEN group IN (…) THEN adapted by its bounds … ELSE adapted by the column's own END, a
+    # branch for each pair of bounds.
     for column, own in bounds.items():
 
         def adapt(ends: tuple[float, float], column: str = column) -> Expression:
+            # The column is bound as a default, since a closure would see the loop's last one.
             measure = Measure(column, *ends)
             clamped = Call("clamp", (Cell(column), *map(_make_constant, ends)))
             if not _is_scaled(query):
                 return clamped
+            # The same scalings as those of `scan`, whose own then change nothing: the bounds of
+            # what is derived are −1 and 1.
             # A sum of scaled values is multiplied by what they were divided by.
             if query.aggregate == "sum":
                 return Call("/", (clamped, _make_constant(measure.largest)))
@@ -414,6 +431,8 @@ def make_view(query: ParsedQuery, declarations: Declarations) -> View:
         name: bind_expression(expression, declarations)
         for name, expression in query.derived.items()
     }
+    # SQL calculates with booleans, as avg(is_member) does, though they have neither declared bounds
+    # nor groups.
     if query.is_sql:
         # A boolean's bounds and groups are the same for everybody.
         columns = [*query.columns, *query.by]
@@ -444,6 +463,7 @@ def _describe_schema(view: View) -> Json:
 
 def _combine_groups(query: ParsedQuery, view: View) -> tuple[Json, ...]:
     """Return every combination of the groups, the last column's the fastest to change."""
+    # The count is checked before the product is formed, which could outgrow the memory.
     values = [view.groups_of(column) for column in query.by]
     count = math.prod(map(len, values))
     if count > GROUPS:
@@ -497,6 +517,8 @@ COVARIANCES: Final = ("covariance", "sample_covariance")
 def list_moments(query: ParsedQuery) -> list[tuple[str, ...]]:
     """Return which products of columns the sums of an aggregate of moments are: 1 first."""
     columns = query.columns
+    # 1 and each column; then x² of a spread, x·y of a covariance, and of a correlation or
+    # regression the products of all pairs, squares among them.
     singles: list[tuple[str, ...]] = [()]
     singles += [(column,) for column in columns]
     if query.aggregate == "mean":
@@ -528,6 +550,7 @@ def bind_literals(condition: Condition, declarations: Declarations) -> Condition
             return condition
     column = condition.column
     kind = declarations.kind_of(column)
+    # A column of categories is compared by what its declared values are, any other by its kind.
     has_groups = (
         column in declarations.groups and kind == "text" and column not in declarations.kinds
     )

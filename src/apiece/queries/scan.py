@@ -78,6 +78,7 @@ def encode_text(value: str) -> str:
     return f"CAST(X'{value.encode().hex()}' AS STRING)"
 
 
+# DuckDB counts the elements of a list from 1.
 DUCKDB: Final = SqlDialect(
     text=quote_text,
     wide="HUGEINT",
@@ -85,6 +86,7 @@ DUCKDB: Final = SqlDialect(
     element=lambda numbers, index: f"([{', '.join(numbers)}])[{index} + 1]",
     sums_are_wide=True,
 )
+# Spark takes backslashes in a quoted text for escapes.
 SPARK: Final = SqlDialect(
     text=encode_text,
     wide="DECIMAL(38, 0)",
@@ -126,6 +128,8 @@ class ClampedColumn:
 
     def point_sql(self, grid: Grid) -> str:
         """Return SQL for the point of a grid within these bounds that is nearest to the value."""
+        # The product may be off by a rounding, and so the point by one. That is still a function of
+        # the row alone, which is all that privacy asks for; the clamp keeps it on the grid.
         lowest = number_sql(grid.value(0))
         scale = number_sql(10.0**-grid.exponent)
         steps = f"({self.clamped_sql} - {lowest}) * {scale}"
@@ -176,6 +180,8 @@ class Scan:
             ClampedColumn(measure, view.stored(measure.name, "numeric"))
             for measure in question.measures
         )
+        # The cells that must be there. Values that are counted as distinct are groups of the scan,
+        # in which a cell that is missing has no number.
         if question.is_distinct:
             cells = []
         elif query.aggregate == "count":
@@ -185,6 +191,8 @@ class Scan:
         where = None
         condition = None
         table = "rows"
+        # Plain questions read the stored columns as they are; derived ones a subquery that computes
+        # each of their columns once.
         if view.derived or not is_plain(question.where):
             grouped = [column for column in question.scan_by if column in view.derived]
             table, condition = view.table_sql(grouped, question.where)

@@ -201,6 +201,7 @@ class Answer:
 
 def _require_additive(answers: Sequence[Answer]) -> None:
     """Raise `InputError` for answers whose groups do not add up to one another."""
+    # What is added up, of which columns and rows → the first answer that asks for it.
     asked: dict[object, str] = {}
     for answer in answers:
         statement = parse_statement(answer.query)
@@ -221,6 +222,7 @@ def _require_additive(answers: Sequence[Answer]) -> None:
                 f"consistent: {answer.query!r} counts a person in several groups, which do not add "
                 "up; count rows, or groups of which a person is in one"
             )
+        # A derived column is the same where its expression is, whatever it is called.
         columns = tuple((name, query.derived.get(name)) for name in query.columns)
         asked.setdefault((query.aggregate, columns, query.where), answer.query)
     if len(asked) > 1:
@@ -277,6 +279,8 @@ class QueryCost:
             BudgetError: For what no account can be.
         """
         account = make_terms(np.zeros(1, dtype=np.int64), epsilon, delta)
+        # The account's limit is rounded down and the charge up, so that the quotient is never too
+        # large.
         charge = square_mu(np.array(self.mu))
         return int(account["limit"][0] // to_units(charge))
 
@@ -371,6 +375,8 @@ def least_epsilon(
         text, declarations, 1.0, delta, analysis_id="", source="", split=split
     )
     questions = request.questions
+    # Only the questions and δ of this request are of use; its own ε is a stand-in that passes all
+    # checks.
     shares = check_shares(split, len(questions))
 
     def parts_of(epsilon: float) -> Sequence[Part]:
@@ -427,6 +433,8 @@ class Session:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_bits", make_bits(self.seed))
+        # Several tables, a registered folder, a table that some engine holds, or what is still to
+        # be read.
         if isinstance(self.source, Mapping):
             self._open_tables(self.source)
             return
@@ -434,6 +442,7 @@ class Session:
         if isinstance(schema, Mapping):
             raise InputError("schema: of several tables, and the source is one; give its schema")
         source = self.source
+        # A registered folder brings its schema, and reads no row before a question needs one.
         if isinstance(source, str | Path) and is_registered(source):
             registered = Registration.open(source)
             object.__setattr__(self, "source", DeferredTable.from_registration(registered))
@@ -453,6 +462,7 @@ class Session:
     def _open_tables(self, sources: Mapping[str, object]) -> None:
         """Open a session of each table, by its name."""
         schemas: Mapping[str, Schema | None] = {}
+        # One schema for all tables, or one for each of them.
         if isinstance(self.schema, Mapping):
             schemas = self.schema
         elif self.schema is not None:
@@ -463,6 +473,8 @@ class Session:
             raise InputError(f"source: no table {name!r}; give name → source, each with its schema")
         for name, source in sources.items():
             table = Session(source, schemas.get(name), self.ledger, self.seed, self.log)
+            # All tables draw from one source. With sources of their own the same seed would give
+            # the same noise to each, and the difference of two answers would be free of it.
             object.__setattr__(table, "_bits", self._bits)
             self._tables[name] = table
 
@@ -540,8 +552,11 @@ class Session:
                 split=split,
                 share=share,
             )
+        # Without a name the question is a new analysis, which nothing that is asked later can
+        # repeat.
         name = str(uuid.uuid4()) if analysis_id is None else analysis_id
         source = self._table.fingerprint
+        # The request is complete, and all that is wrong with it raised, before a row is read.
         request = _Request.from_text(
             text,
             self._table.declarations,
@@ -602,11 +617,15 @@ class Session:
                 "query: SELECT DISTINCT is answered by duckdb alone; leave out --engine, or "
                 "declare the values"
             )
+        # Nobody's value is weighed before they have paid, and only values that somebody has are
+        # told: what the threshold hides is that there was such a value at all.
         with self._hide_rows(request), table.values(question) as values:
             paid = None
             people, counts = values.people()
             steps = discovery.count_steps(counts)
             if self.ledger is not None:
+                # Weights follow from each person's own account, so that they are a person's own
+                # business.
                 if request.share is not None:
                     budgets = self._find_budgets(self.ledger, people)
                     weights = discovery.weigh(budgets, request.share)
@@ -645,6 +664,7 @@ class Session:
 
     def _estimate_part(self, part: Part, sums: Sums | CellCounts) -> list[Json]:
         """Return a statistic's estimate of each group from its sums."""
+        # Ranked rows go to the exponential mechanism; all other sums get noise, cell by cell.
         if part.question.grid is not None:
             counts = sums if isinstance(sums, tuple) else _count_cells(sums)
             return self._draw_groups(part, part.question.grid, counts)
@@ -663,9 +683,13 @@ class Session:
         zeros = [0] * features
         noisy = []
         for cell in range(groups * cells):
+            # Whole numbers are added, exactly. What doubles do to the noisy number is
+            # post-processing.
             steps = [value + next(noise) for value in sums.get(cell, zeros)]
             noisy.append([float(step) * part.grid for step in steps])
         return [
+            # The noisy sums are of shape (groups, cells, features); a group's are (cells,
+            # features).
             estimate(part.question.take_group(number), values, part.scale, part.pure)
             for number, values in enumerate(np.array(noisy).reshape(shape))
         ]
@@ -688,6 +712,8 @@ class Session:
 
     def _sum_cells(self, request: _Request) -> list[Sums | CellCounts]:
         """Charge, and return each part's sums over those who paid, in steps of its grid."""
+        # The cursors of all parts stay open until the last sum is formed. Everybody is charged for
+        # all parts at once, and before any of them is summed.
         with self._hide_rows(request), ExitStack() as stack:
             scans = [
                 stack.enter_context(self._table.contributions(part.question, part.grid))
@@ -712,6 +738,8 @@ class Session:
         if len(request.parts) == 1:
             ((people, steps),) = norms
             return [self._charge_one(ledger, request, people, steps * request.parts[0].grid)]
+        # Independent parts compose as Gaussians do: their μ² add up (Dong, Roth, Su 2022). A person
+        # pays for those parts in which they have rows.
         people, positions = _join_people([ids for ids, _ in norms])
         cost = np.zeros(len(people))
         for part, position, (_, steps) in zip(request.parts, positions, norms, strict=True):
@@ -723,6 +751,8 @@ class Session:
     def _charge_one(self, ledger: Ledger, request: _Request, people: Texts, norms: Floats) -> Mask:
         """Charge for a single statistic; return who has paid."""
         (part,) = request.parts
+        # Gaussian noise is charged by norm and scale, Laplace noise and the exponential mechanism
+        # by the μ² of a Gaussian that dominates them.
         if part.pure:
             return self._reserve(ledger, request, people, square_mu(part.mu(norms)))
         ids, has_account = self._find_accounts(ledger, request, people)
@@ -765,6 +795,7 @@ class Session:
             f"analysis {request.analysis_id!r}: {ids.size - admitted.size} of {has_account.size} "
             "people have no budget left, or were charged less when it was first asked; left out"
         )
+        # `has_account` is over all people, `ids` over those in it, in the same order.
         paid = has_account.copy()
         paid[has_account] = np.isin(ids, admitted)
         return paid
@@ -843,6 +874,7 @@ class _Request:
         share: float | None = None,
     ) -> Self:
         """Return the request for a query, or raise what `Session.ask` does."""
+        # All mistakes are raised together, so that one more try is enough.
         mistakes = find_mistakes(text, declarations, epsilon=epsilon, delta=delta)
         if mistakes:
             raise together(mistakes)
@@ -852,6 +884,7 @@ class _Request:
         for question in questions:
             _require_size(question)
         _require_labels(statement)
+        # The exponential mechanism needs no δ: alone it promises none.
         promised_delta = delta
         if len(questions) == 1 and questions[0].grid:
             promised_delta = 0.0
@@ -883,6 +916,7 @@ class _Request:
     @property
     def counts(self) -> Json:
         """The unit of the answer, and how many of them a person may bring."""
+        # Statistics of different units are said to count rows.
         units = {question.unit for question in self.questions}
         unit = units.pop() if len(units) == 1 else "rows"
         return {
@@ -902,6 +936,7 @@ class _Request:
         """μ of the Gaussian that the person with the largest contribution is charged as."""
         if len(self.parts) == 1:
             return self.parts[0].largest_mu
+        # μ of independent parts is the root of the sum of their squares.
         return math.hypot(*(part.largest_mu for part in self.parts)) * (1 + SLACK)
 
     def write_guarantee(self, ledger: Ledger | None) -> str:
@@ -947,6 +982,7 @@ def _require_size(question: Question) -> None:
     """Refuse answers that are too large, or whose parts would share a name."""
     query = question.query
     groups, cells, features = question.shape
+    # In SQL such a column can have another name in the answer, which `_require_labels` looks at.
     has_names = not query.is_sql and FIELDS.intersection(query.by)
     if not groups * cells * features <= CELLS:
         raise InputError(
@@ -995,6 +1031,8 @@ def find_accounts(ids: Texts, ledger: Ledger) -> tuple[Ids, Mask]:
         else:
             candidates = np.array(part.to_pylist(), dtype=str)
             mask = np.ones(len(part), dtype=bool)
+        # The mask is over the part's ids, `is_enrolled` over those of them that can be ids of the
+        # ledger.
         is_enrolled = ledger.enrolled(candidates)
         mask[mask] = is_enrolled
         accounts.append(candidates[is_enrolled])
@@ -1007,6 +1045,8 @@ def _read_integers(ids: Texts) -> tuple[Integers, Mask]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    # Short texts are cast column by column; the few others are read one by one, some of them beyond
+    # 64 bits.
     is_short = np.asarray(pc.match_substring_regex(ids, _SHORT)).astype(bool)
     integers = np.zeros(len(ids), dtype=np.int64)
     short = pc.filter(ids, pa.array(is_short))
@@ -1071,7 +1111,9 @@ def release_standing(
 
     def count_accounts() -> Json:
         """Charge every account, and return the noisy counts."""
+        # Everybody pays first: the counts are those of accounts after this charge.
         ledger.reserve_everyone(analysis_id, NORM, stddev, terms=terms)
+        # Queries and trainings, by the bin between two shares in which the account is left.
         bins: Integers = np.zeros((2, len(SHARES) + 1), dtype=np.int64)
         for ids in ledger.admitted(analysis_id):
             bins += count_bins(*ledger.balances(ids))

@@ -38,13 +38,17 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
 # Statistics of a question, at most.
+# Each of them has noise of its own, for which all share the budget.
 STATISTICS: Final = 20
 # The levels that stand for the least and the largest value.
+# A true extreme is one person's value, which no noise of a useful size hides; these levels are the
+# nearest ones that rest on many people.
 EXTREMES: Final = {"min": 0.01, "max": 0.99}
 # The beginning of a question in SQL.
 _SQL: Final = re.compile(r"\s*(--[^\n]*\n\s*|/\*.*?\*/\s*)*(select|with)\b", re.I | re.S)
 # Escape sequences of terminals, which sqlglot puts into its messages.
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")
+# What a message shows where no nearer remedy is known.
 _EXAMPLE: Final = "for instance: SELECT town, avg(pay) FROM people WHERE age >= 18 GROUP BY town"
 
 
@@ -169,6 +173,7 @@ _PARTS: Final = {
     "isodow": "isoweekday",
     "doy": "dayofyear",
 }
+# Class of a node → sign of a comparison.
 _COMPARISONS: Final = {
     "EQ": "=",
     "NEQ": "<>",
@@ -192,12 +197,14 @@ _AGGREGATES: Final = {
     "Min": "min",
     "Max": "max",
 }
+# Aggregates that sqlglot has no node for; std and var are those of a sample, as in SQL and pandas.
 _ANONYMOUS_AGGREGATES: Final = {
     "mean": "mean",
     "std": "sample_deviation",
     "stdev": "sample_deviation",
     "var": "sample_variance",
 }
+# Class of a node → aggregate of two columns.
 _PAIRS: Final = {
     "Corr": "correlation",
     "CovarSamp": "sample_covariance",
@@ -263,7 +270,10 @@ class _Reader:
         """Return the statement; raise `InputError` for what is not one."""
         select = self._parse()
         self._refuse_clauses(select)
+        # Joins come before all expressions, which resolve the key of a joined table by them.
         self._read_joins(select)
+        # Grouping comes before the statistics: it fills `aliases`, and each query carries all
+        # groups.
         grouped = self._read_grouping(select)
         condition = self._read_where(select)
         if select.args.get("distinct"):
@@ -272,6 +282,8 @@ class _Reader:
         labels: list[str] = []
         formulas: list[tuple[str, Formula]] = []
         group_labels: dict[str, str] = {}
+        # A selected node is one of three things: a grouping column, arithmetic on statistics, or a
+        # single statistic.
         for node in select.expressions:
             label = node.alias if node.alias and _class_of(node) == "Alias" else ""
             inner = node.this if _class_of(node) == "Alias" else node
@@ -285,6 +297,8 @@ class _Reader:
                 continue
             query = self._read_statistic(inner, list(grouped), condition, grouped)
             shown = label or _label_of(query)
+            # A statistic that is selected twice is answered once: a second draw of its noise would
+            # be paid for again, and the two numbers would differ.
             number = _find_query(query, queries)
             if number < 0:
                 number = len(queries)
@@ -297,6 +311,7 @@ class _Reader:
             )
         if len(queries) > STATISTICS:
             raise InputError(f"query: {len(queries)} statistics; give at most {STATISTICS}")
+        # All groups are shown, in the order of GROUP BY, whether SELECT names them or not.
         group_labels = {name: group_labels.get(name, name) for name in grouped}
         names = [*group_labels.values(), *(shown for shown, _ in formulas)]
         for label in names:
@@ -304,6 +319,7 @@ class _Reader:
                 raise InputError(
                     f"query: the answer has {label!r} twice; give one of them a name, with AS"
                 )
+        # Formulas that are the statistics themselves, in order, calculate nothing.
         is_plain = [formula.statistic for _, formula in formulas] == list(range(len(queries)))
         statement = Statement(
             self.text,
@@ -346,6 +362,7 @@ class _Reader:
         # Statistics have decimals already, and a division by zero has no number in any case.
         if name == "Paren" or is_cast or _is_null_if_zero(node):
             return self._read_formula(node.this, grouped, where, queries, labels)
+        # A number is a leaf of the formula.
         if name == "Literal" and not node.is_string:
             return Formula("", number=self._read_number(node))
         if name in _ARITHMETIC:
@@ -353,8 +370,10 @@ class _Reader:
             parts = [
                 self._read_formula(node.args[key], grouped, where, queries, labels) for key in keys
             ]
+            # −x is 0 − x, an empty formula being the number 0.
             if name == "Neg":
                 parts = [Formula(""), *parts]
+            # The digits are the second part of a formula that rounds, always there.
             if name == "Round":
                 digits = node.args.get("decimals")
                 number = 0.0 if digits is None else self._read_number(digits)
@@ -362,6 +381,7 @@ class _Reader:
                     raise InputError("query: round(x, digits): give whole digits from -15 to 15")
                 parts = [*parts, Formula("", number=number)]
             return Formula(_ARITHMETIC[name], tuple(parts))
+        # All else has to be a statistic, which the statement asks once, wherever it occurs.
         query = self._read_statistic(node, list(grouped), where, grouped)
         position = _find_query(query, queries)
         if position < 0:
@@ -382,6 +402,7 @@ class _Reader:
                 "query: SELECT DISTINCT finds the values of one column, with WHERE alone; join "
                 "two columns as a || '-' || b, or ask count(*) GROUP BY declared ones"
             )
+        # The query of a discovery has no groups and no sums: its one column is what is looked for.
         node = nodes[0].this if _class_of(nodes[0]) == "Alias" else nodes[0]
         if _class_of(node) == "Star":
             raise self.refuse(node)
@@ -413,6 +434,7 @@ class _Reader:
             raise InputError(f"query: {_describe(error)}; {_EXAMPLE}") from None
         except RecursionError:
             raise InputError(f"query: nested more than {DEPTH} deep; write it flatter") from None
+        # What follows a last semicolon is an empty statement.
         statements = [tree for tree in trees if tree is not None]
         if len(statements) != 1:
             raise InputError(f"query: {len(statements)} statements; ask one SELECT")
@@ -425,6 +447,7 @@ class _Reader:
         """Return the error for a part of SQL that is not answered, with the nearest that is."""
         name = _class_of(node)
         if name == "Anonymous":
+            # What sqlglot has no node for is a function by its name, which may be misspelled.
             near = unknown("function", str(node.this).lower(), _known_names())
             return InputError(f"query: {near}")
         try:
@@ -438,6 +461,8 @@ class _Reader:
 
     def _refuse_clauses(self, select: exp.Select) -> None:
         """Raise `InputError` for clauses of SELECT that have no meaning here."""
+        # The list says what is read, not what is refused: a clause that a later sqlglot adds is
+        # refused too, and never passed over in silence.
         allowed = {
             "expressions", "from", "from_", "where", "group", "having", "order", "limit", "kind",
             "hint", "operation_modifiers", "joins",
@@ -449,6 +474,7 @@ class _Reader:
                 continue
             nodes = value if isinstance(value, list) else [value]
             raise self.refuse(nodes[0])
+        # Versions of sqlglot differ in the name of this argument.
         source = select.args.get("from_") or select.args.get("from")
         if source is None:
             raise InputError(f"query: SELECT without FROM; name the table; {_EXAMPLE}")
@@ -457,6 +483,8 @@ class _Reader:
             raise self.refuse(table, _NEAREST["Subquery"])
         if _class_of(table.this) != "Identifier":
             raise self.refuse(table.this, "name the table that is asked")
+        # What else stands at a table, such as a sample or a pivot, would change which rows are
+        # asked.
         extra = [value for key, value in table.args.items() if value and key not in
                  ("this", "alias", "db", "catalog")]  # fmt: skip
         if extra:
@@ -467,6 +495,8 @@ class _Reader:
     def _read_joins(self, select: exp.Select) -> None:
         """Read the joins with public tables, each by one column of the people's table."""
         for node in select.args.get("joins") or ():
+            # A key occurs once in a declared public table, so that a join adds columns to a row and
+            # never repeats one. A RIGHT or FULL join would add rows that are nobody's.
             side = str(node.args.get("side") or "").upper()
             kind = str(node.args.get("kind") or "").upper()
             table = node.this
@@ -479,6 +509,7 @@ class _Reader:
             if alias in self.joins:
                 raise InputError(f"query: {alias} is joined twice; join it once")
             using: list[Any] = node.args.get("using") or []
+            # USING names one column for both sides.
             if len(using) == 1:
                 on = key = str(using[0].name)
             else:
@@ -495,6 +526,8 @@ class _Reader:
         sides = [equal.this, equal.expression]
         if any(_class_of(side) != "Column" for side in sides):
             raise self.refuse(node)
+        # One side must be of the table that is joined, and the other of the people's table: neither
+        # of this one nor of any that was joined before it.
         names = {str(side.table) for side in sides}
         if alias not in names or len(names) < 2 or names & self.joins.keys():
             raise InputError(
@@ -508,6 +541,8 @@ class _Reader:
         """Return the condition of a row, which has the key of every table that is joined."""
         where = select.args.get("where")
         conditions = [] if where is None else [self.read_condition(where.this)]
+        # A row without a partner has a null in the column of the key, and an inner join leaves it
+        # out.
         conditions += [
             Negated(Missing(f"{join.table}.{join.key}"))
             for join, is_inner in self.joins.values()
@@ -525,6 +560,7 @@ class _Reader:
             return Cell(name)
         if is_inner:
             return Cell(join.on)
+        # Of a LEFT JOIN the key of a row without a partner is null.
         found = Negated(Missing(f"{join.table}.{join.key}"))
         return Choice(((found, Cell(join.on)),), NULL)
 
@@ -542,6 +578,7 @@ class _Reader:
         for key, value in group.args.items():
             if value and key != "expressions":
                 if key == "all":
+                    # GROUP BY ALL means every selected expression that has no statistic in it.
                     nodes = [
                         node.this if _class_of(node) == "Alias" else node
                         for node in select.expressions
@@ -552,6 +589,8 @@ class _Reader:
                 node = value[0] if isinstance(value, list) else value
                 raise self.refuse(node, _NEAREST["Rollup"])
         for node in group.expressions:
+            # A column of GROUP BY is known by its canonical text, by which SELECT and ORDER BY find
+            # it again.
             target = self._resolve_reference(node, select)
             if _has_aggregate(target) and _class_of(node) == "Column":
                 # The name of a statistic may be that of a column.
@@ -568,6 +607,7 @@ class _Reader:
     def _resolve_reference(self, node: Any, select: exp.Select) -> Any:
         """Return what a number or an alias in GROUP BY stands for."""
         if _class_of(node) == "Literal" and not node.is_string:
+            # GROUP BY 2 means the second selected column.
             number = int(node.this) if str(node.this).isdigit() else 0
             if not 1 <= number <= len(select.expressions):
                 raise InputError(
@@ -605,6 +645,7 @@ class _Reader:
         condition = where
         while _class_of(node) == "Paren":
             node = node.this
+        # FILTER and count_if are conditions of this statistic alone, on top of WHERE.
         if _class_of(node) == "Filter":
             inner = self.read_condition(node.expression.this)
             condition = inner if where is None else Combined("and", (where, inner))
@@ -615,6 +656,8 @@ class _Reader:
             aggregate = _Aggregate("count", [], [])
         else:
             aggregate = self._read_aggregate(node)
+        # Columns go by their canonical texts. Only those that are no plain column need an
+        # expression, and equal texts are equal expressions.
         derived = {name: value for name, value in grouped.items() if _is_derived(value)}
         columns = []
         for argument in aggregate.arguments:
@@ -626,6 +669,7 @@ class _Reader:
             raise InputError(
                 f"query: {aggregate.name} of {columns[0]} with itself; give two columns"
             )
+        # Levels are sorted, so that the same levels in another order are the same query.
         return ParsedQuery(
             aggregate=aggregate.name,
             columns=tuple(columns),
@@ -643,6 +687,7 @@ class _Reader:
         name = _class_of(node)
         if name == "Count":
             return self._read_count(node)
+        # Aggregates of one number, with or without a node of their own.
         if name in _AGGREGATES or self._anonymous_name(node) in _ANONYMOUS_AGGREGATES:
             aggregate = _AGGREGATES.get(name) or _ANONYMOUS_AGGREGATES[self._anonymous_name(node)]
             inner = node.this if name in _AGGREGATES else self._only_argument(node)
@@ -659,6 +704,8 @@ class _Reader:
         if name in _PAIRS:
             columns = [self.read_expression(part) for part in (node.this, node.expression)]
             return _Aggregate(_PAIRS[name], columns, [])
+        # Three spellings of a quantile: quantile(x, q), percentile_cont(x, q), and that one WITHIN
+        # GROUP (ORDER BY x).
         if name in ("Quantile", "ApproxQuantile"):
             return self._read_quantile(node.this, node.args["quantile"])
         if name in ("PercentileCont", "PercentileDisc") and node.expression:
@@ -689,6 +736,7 @@ class _Reader:
 
     def _read_count(self, node: Any) -> _Aggregate:
         inner = node.this
+        # count(1) counts rows, as count(*) does.
         if inner is None or _class_of(inner) in ("Star", "Literal"):
             return _Aggregate("count", [], [])
         if _class_of(inner) == "Distinct":
@@ -734,6 +782,7 @@ class _Reader:
 
     def _read_expression(self, node: Any) -> Expression:
         name = _class_of(node)
+        # Nodes that need more than their arguments in order; the others stand in `_FUNCTIONS`.
         readers: dict[str, Callable[[Any], Expression]] = {
             "Column": self._read_column,
             "Paren": lambda n: self.read_expression(n.this),
@@ -777,6 +826,8 @@ class _Reader:
         if name in _FUNCTIONS:
             function, keys = _FUNCTIONS[name]
             parts = [node.args.get(key) for key in keys]
+            # An argument that is not read here could change what the function means, so that it is
+            # refused.
             extra = [k for k, v in node.args.items() if v and k not in keys and k not in _HARMLESS]
             if None in parts or extra:
                 raise self.refuse(node)
@@ -795,11 +846,14 @@ class _Reader:
         return self.read_expression(node.this), self.read_expression(node.expression)
 
     def _read_all(self, node: Any) -> tuple[Expression, ...]:
+        # Some of these nodes have their first argument apart, others have all of them in one list.
         parts = [node.this, *node.expressions]
         return tuple(self.read_expression(part) for part in parts if part is not None)
 
     def _read_negative(self, node: Any) -> Expression:
         inner = self.read_expression(node.this)
+        # A negative number stays a literal, so that a comparison with a plain column binds it to
+        # the column's kind.
         if isinstance(inner, Constant) and isinstance(inner.value, float):
             return Constant(-inner.value, "numeric")
         return Call("-", (Constant(0.0, "numeric"), inner))
@@ -808,6 +862,7 @@ class _Reader:
         branches = []
         for branch in node.args["ifs"]:
             test = branch.this
+            # CASE x WHEN v compares; CASE WHEN c has a condition.
             if node.this is not None:
                 condition = self._make_comparison(node.this, "=", test)
             else:
@@ -823,6 +878,8 @@ class _Reader:
         inner = self.read_expression(node.this)
         target = str(node.args["to"].this.name)
         is_text = isinstance(inner, Constant) and isinstance(inner.value, str)
+        # A moment has one form here, microseconds since 1970, so that a cast to a timestamp changes
+        # nothing and one to a date cuts off the time.
         if target in ("DATE", "DATETIME", "TIMESTAMP", "TIMESTAMPNTZ", "TIMESTAMPTZ"):
             if is_text:
                 return date_constant(str(inner.value))  # type: ignore[union-attr]
@@ -846,6 +903,8 @@ class _Reader:
         return Call("round_digits", (inner, self.read_expression(decimals)))
 
     def _read_step(self, node: Any, function: str) -> Expression:
+        # floor(x, digits) and floor(x TO unit) can be parsed; they are refused, not read as
+        # floor(x).
         if node.args.get("decimals") is not None or node.args.get("to") is not None:
             raise self.refuse(node, f"write {function}(x / 10) * 10")
         return Call(function, (self.read_expression(node.this),))
@@ -872,6 +931,7 @@ class _Reader:
             return None
         unit = str(interval.args["unit"].name).lower().rstrip("s") if interval.unit else ""
         count = str(interval.this.name) if interval.this is not None else ""
+        # A day has one length. A month has not, so that bounds would not move by a constant.
         if unit not in ("day", "week") or not count.lstrip("-").isdigit():
             raise self.refuse(interval, "give days or weeks, as INTERVAL 30 DAY")
         days = float(count) * (7 if unit == "week" else 1) * sign
@@ -891,6 +951,7 @@ class _Reader:
         return joined
 
     def _read_substring(self, node: Any) -> Expression:
+        # Without a length 1e6 characters stand for all that follow.
         start = node.args.get("start")
         length = node.args.get("length")
         limit = Constant(1e6, "numeric") if length is None else self.read_expression(length)
@@ -960,6 +1021,7 @@ class _Reader:
 
     def _read_condition(self, node: Any) -> Condition:
         name = _class_of(node)
+        # Brackets add nothing to a tree; each level of them counts towards the depth.
         if name == "Paren":
             return self.read_condition(node.this)
         if name in ("And", "Or"):
