@@ -20,6 +20,7 @@ States = list[tuple[torch.Generator, torch.Tensor]]
 def model_randomness(seed: int, devices: Iterable[torch.device]) -> Iterator[None]:
     """Yield with torch's generators seeded, so that a step repeats exactly; then put them back."""
     with trial(devices):
+        # Seeded within `trial`, which puts the states back whatever happens inside.
         for generator in _generators(devices):
             generator.manual_seed(seed)
         yield
@@ -61,6 +62,7 @@ def restore_states(states: States) -> None:
 
 def _generators(devices: Iterable[torch.device]) -> list[torch.Generator]:
     """Return the generator of the CPU and those of `devices`, each once."""
+    # The CPU's always, since a model on a GPU may draw there as well.
     result = [torch.default_generator]
     for device in sorted(set(devices), key=str):
         generator = torch.default_generator
@@ -85,6 +87,7 @@ def widen(dtype: torch.dtype) -> torch.dtype:
 
 def computes_in_single() -> bool:
     """Return whether torch multiplies matrices of single precision in single precision."""
+    # "highest" means no TF32 and no bf16 passes in products of single precision.
     try:
         return torch.get_float32_matmul_precision() == "highest"
     except RuntimeError:  # set one backend at a time, which this cannot put in one word
@@ -108,6 +111,7 @@ def single_precision(device: torch.device) -> contextlib.AbstractContextManager[
 @contextlib.contextmanager
 def _with_settings(device: torch.device, settings: list[_Setting]) -> Iterator[None]:
     """Set what must be set, without autocast; then put it back."""
+    # `ExitStack` restores in reverse, also where only some settings were made.
     with torch.autocast(device.type, enabled=False), contextlib.ExitStack() as undo:
         for holder, name, value in settings:
             undo.callback(setattr, holder, name, getattr(holder, name))

@@ -62,6 +62,7 @@ def weigh_capture(records: float) -> Iterator[None]:
         f"a graph of more than {most} operators takes longer to capture than the {records:.0f} "
         "records of the run take alone"
     )
+    # Where the limit is beyond any graph's size, nothing is counted.
     token = _weight.set((most, reason) if most < _LARGE_GRAPH else None)
     try:
         yield
@@ -128,6 +129,7 @@ class _Store:
     def make_room(self) -> None:
         """Let the oldest forms go where the graphs are too many and too large."""
         while len(self.forms) >= _FORMS_OF_MODEL:
+            # More forms than that may stay as long as their graphs are small.
             if sum(form.operators for form in self.forms.values()) < _OPERATORS_OF_MODEL:
                 break
             del self.forms[next(iter(self.forms))]
@@ -154,6 +156,8 @@ class EngineCache:
         Raises `UnsupportedError` where the graph is to be compiled and cannot be.
         """
         weight = None if compiled else _weight.get()
+        # The weight is part of the form: what was too large under one limit may be captured under
+        # another.
         signature = (*_signature_of(batch, compiled), weight)
         store = self._stores.setdefault(batch.model, _Store())
         # Few forms: to look at each costs less than a key of all that model and loss hold.
@@ -174,6 +178,7 @@ class EngineCache:
     def _add(self, store: _Store, signature: Signature, batch: Batch, compiled: bool) -> Engine:
         """Hold the engine of a form that is new, or whose model or loss has changed."""
         classes = records.named_tuples([batch.inputs, batch.targets])
+        # Looked at before the capture: what is frozen is what the watch has seen.
         watch = Watch(batch.model, batch.loss_fn, *classes)
         state = signature, watch.key
         if state in store.forms:  # as it was once: what was captured then holds again
@@ -181,10 +186,12 @@ class EngineCache:
         else:
             of_any_length = self._by_length(store, signature, batch, watch)
             engine = of_any_length or build_engine(batch, watch)
+            # The form is noted with what is there now, or no batch would find it again.
             if not watch.is_unchanged():  # a library has noted something
                 watch = Watch(batch.model, batch.loss_fn, *classes)
         if compiled and isinstance(engine, ProvedEngine) and engine.whole is None:
             engine = join_graphs(engine, batch)
+        # A dict keeps the order of insertion, which makes its first entry the oldest.
         store.forms.pop(state, None)  # so that it comes last in the order of captures
         store.make_room()
         store.forms[state] = _Form(signature, batch.loss_fn, watch, engine)
@@ -206,6 +213,7 @@ class EngineCache:
 
         None where there is no such form, or no graph for both.
         """
+        # Only proved forms tell of one graph for several lengths.
         siblings = [form.signature for form in store.forms.values() if form.engine.proof.proved]
         differences = (_axes_of_length(signature, sibling) for sibling in siblings)
         axes = next(filter(None, differences), None)
@@ -218,10 +226,13 @@ class EngineCache:
         length = _length(signature, axes)
         if length < shortest_length(axes):
             return None
+        # The form without its length, and all that model and loss hold: the same graph but for
+        # sizes.
         state = _without_length(signature, axes), watch.key
         families = store.families
         family = None
         if state in families:
+            # Taken out, and put back below with what came of it, so that the latest comes last.
             _, known = families.pop(state)
             if known is not None:
                 with contextlib.suppress(Uncaptured, ApieceError):
@@ -234,6 +245,7 @@ class EngineCache:
                 family = capture_family(batch, watch, axes, first, length)
         if len(families) >= _FAMILIES_OF_MODEL:
             del families[next(iter(families))]
+        # None is noted as well: the captures are not tried again at the next length.
         families[state] = watch, family
         if family is None:
             return None
@@ -258,6 +270,7 @@ def _signature_of(batch: Batch, compiled: bool) -> Signature:
     tensors = [(t.shape[1:], t.dtype, t.device) for t in records.leaves(trees)]
     # A graph writes the strides of parameters into its views.
     parameters = [(name, p.shape, p.stride(), p.dtype) for name, p in batch.parameters.items()]
+    # Outlines hold Python's values in the trees, which are constants of the graph.
     return tuple(tensors), tuple(parameters), records.outline(trees), compiled
 
 

@@ -104,16 +104,20 @@ def clip_and_sum(
     # What is captured is the module itself: torch.compile's wrapper would hide it.
     inner = guards.inner(model)
     parameters = guards.fit_parameters(inner)
+    # Trees of this call's own: nothing that the caller changes later reaches the graph.
     inputs = guards.read_tree("inputs", inputs)
     targets = guards.read_tree("targets", targets)
     # Checked before anything runs: later, errors would name lines of the model or of torch.
     size = records.count(inputs, targets)
+    # One model lies on one device: the first parameter's.
     device = next(iter(parameters.values())).device
     require_rows("inputs", None, people=people, clip_norms=clip_norms)
     units = None if people is None else units_of(people, size)
+    # One bound for each record, or for each person where rows are put together.
     clip_norms = guards.bounds(clip_norms, size if units is None else len(units), device)
     owner = None
     order = None  # in which each person's rows lie side by side, where they do not already
+    # By row the number of its person, in the order in which rows are then taken.
     if units is not None:
         owner = torch.from_numpy(units.owner[units.rows]).to(device)
         order = None if units.gathered else torch.from_numpy(units.rows).to(device)
@@ -121,9 +125,12 @@ def clip_and_sum(
         inputs = records.select(inputs, order)
         targets = records.select(targets, order)
     batch = Batch(inner, parameters, loss_fn, inputs, targets, clip_norms, owner)
+    # None is all at once; the engine may still take fewer at a time.
     width = size if physical_batch_size is None else physical_batch_size
+    # Messages of torch may hold a value of a record: they are exchanged for ours.
     with guards.translate_errors(), _explain_missing_targets(targets):
         total = empty_sum(parameters) if size == 0 else _clip(method, batch, width, compiled)
+    # Row k of the sorted batch was row order[k].
     if order is not None:  # losses go back to the rows' own order; norms are the persons'
         losses = torch.empty_like(total.losses).scatter_(0, order, total.losses)
         total = replace(total, losses=losses)

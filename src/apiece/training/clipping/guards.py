@@ -142,6 +142,7 @@ def bounds(clip_norms: torch.Tensor | float, size: int, device: torch.device) ->
         )
     if size == 0:
         return result
+    # Both ends in one pass; where a bound is NaN, both of them are.
     lowest, highest = torch.aminmax(result)
     is_within = lowest.item() >= LEAST_BOUND and highest.item() < torch.inf
     if not is_within:  # as it is for NaN, which compares with nothing
@@ -195,6 +196,7 @@ def _read_tree(path: str, tree: Tree, depth: int) -> Tree:
             f"{path}: a PackedSequence has no row for each record; give padded tensors, records "
             "first, with their lengths, and pack them in the model's forward"
         )
+    # Any mapping becomes a plain dict: a library's own may compute values when asked.
     if kind is dict or isinstance(tree, Mapping):
         for key in tree:
             if type(key) not in LEAF_TYPES:
@@ -257,6 +259,7 @@ def translate_errors() -> Iterator[None]:
     """
     try:
         yield
+    # Only errors that torch raises of values; others are the user's own.
     except (IndexError, RuntimeError) as error:
         # `from None`: torch's own words would be printed beneath
         if _OUT_OF_BOUNDS.search(str(error)):

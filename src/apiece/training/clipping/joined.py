@@ -78,6 +78,7 @@ class Persons:
         # -1 stands for who is met otherwise, and for what a block is filled up with.
         is_near = self.count[self.owner] <= _NEAR
         owner = torch.where(is_near, self.owner, -1)
+        # (n, 2·W, 1): by block, the persons of its rows and of the next block's.
         owners = _blocks(owner.unsqueeze(1), -1)
         owners_of_block = owners[:, :_NEAR]
         return (owners_of_block == owners.mT) & (owners_of_block >= 0)
@@ -91,8 +92,10 @@ class Persons:
     def _groups_above(self, limit: int) -> list[Group]:
         """Return the persons with more than `limit` rows, by the power of two that takes them."""
         count = self.count
+        # A person's first row: rows of a person lie side by side (`Persons.owner` never falls).
         start = count.cumsum(0) - count
         # in double precision a power of two has a logarithm without round-off
+        # 2^exponent is the least power of two that takes a person's rows.
         exponents = torch.log2(count.double()).ceil().long()
         exponents = torch.where(count > limit, exponents, -1)
         result: list[Group] = []
@@ -112,14 +115,17 @@ def outer_squares(left: torch.Tensor, right: torch.Tensor, persons: Persons) -> 
     # of near rows are met in blocks of the batch, and only long persons one by one.
     lefts = _blocks(left, 0.0)
     rights = _blocks(right, 0.0)
+    # (n, W, 2·W): rows of a block with those of it and of the next one.
     products = lefts[:, :_NEAR] @ lefts.mT
     products.mul_(rights[:, :_NEAR] @ rights.mT)
     products.masked_fill_(~persons.is_pair, 0.0)  # what is not finite stays with its person
     # A block looks at the next one and not back: a pair across both is met once, and counts twice.
     products[:, :, _NEAR:] *= 2
     by_row = products.sum(2).flatten()
+    # Without the rows that fill the last block up.
     squares = persons.add_rows(by_row[: len(persons.owner)])
     for group in persons.groups_of_long:
+        # (p, R, O) and (p, R, I): all rows of a long person together.
         lefts = left[group.rows]
         rights = right[group.rows]
         products = lefts @ lefts.mT
@@ -155,6 +161,8 @@ class Joined:
         """Return (P,) squared norms, never below the true ones but for ordinary round-off."""
         match self.part:
             case Outer(left, right) as part:
+                # Round-off is a share of (Σ_rows ‖left‖·‖right‖)², whatever cancels between the
+                # rows.
                 sizes = self.persons.add_rows(part.sizes())
                 room = cancellation_of(sizes, left.dtype)
                 return outer_squares(left, right, self.persons).add_(room)
@@ -182,6 +190,7 @@ class Joined:
         # Rows and positions are summed alike: all of a person's are positions of one record. What
         # is filled up must count for nothing, for which one factor of zero is enough.
         for group in self.persons.groups:
+            # (p, R, 1, 1), to be broadcast over positions and values.
             is_row = group.is_row.view(*group.is_row.shape, 1, 1)
             left = part.left[group.rows] * is_row
             right = part.right[group.rows]
@@ -191,10 +200,12 @@ class Joined:
 
     def _squares_by_table_rows(self, part: Lookups) -> torch.Tensor:
         """Return the squares of what each person adds to each row of a table."""
+        # (B·T, D): what each look-up adds to its row of a table.
         terms = part.left.flatten(0, 1)
         persons = self.persons.count.numel()
         # One table for each person, one after the other: the cell that each term is added to.
         table_start = self.persons.owner.unsqueeze(1) * part.size
+        # Of person p and row r the cell is p·size + r.
         cell = (table_start + part.index).flatten()
         cells = torch.arange(persons * part.size, device=cell.device)
         if cells.numel() > 8 * cell.numel():  # most of the tables would stay empty
@@ -206,6 +217,7 @@ class Joined:
         sizes = sizes.new_zeros(cells.numel()).index_add_(0, cell, sizes)
         count = torch.bincount(cell, minlength=cells.numel())
         squares = _add_room(row_squares(total), sizes, count)
+        # From the cell's number back to the person: cells may be a selection, in order.
         person = cells.div(part.size, rounding_mode="floor")
         return squares.new_zeros(persons).index_add_(0, person, squares)
 
@@ -217,6 +229,7 @@ class Joined:
         owner = self.persons.owner
         begin = 0
         waiting_person = -1
+        # Nothing waits at first; −1 is nobody.
         waiting_sum = owner.new_empty(0)
         for rows in _pieces(part):
             owners = owner[begin : begin + len(rows)]
@@ -224,6 +237,7 @@ class Joined:
             first_person = int(owners[0])
             last_person = int(owners[-1])
             persons = last_person - first_person + 1
+            # (persons of this piece, *shape): their sums as far as this piece goes.
             total = rows.new_zeros(persons, *rows.shape[1:])
             total.index_add_(0, owners - first_person, rows)
             if first_person == waiting_person:
@@ -267,6 +281,7 @@ def _pieces(part: Contribution) -> Iterator[torch.Tensor]:
             yield from part.pieces()
         case Products(left, right):
             cells = left.shape[2] * right.shape[2]
+            # As many rows as one kept layer may have entries.
             width = max(1, KEEP // cells)
             for start in range(0, len(left), width):
                 rows = slice(start, start + width)

@@ -70,10 +70,12 @@ class Family:
         if self.shortest <= length <= self.longest:
             return self
         family = self
+        # Shorter and longer agree only after a third length has confirmed the first two.
         is_confirmed = self.shortest < self.longest
         if not is_confirmed or length > self.longest:
             family = self._extend_up(batch, watch, max(length, self.longest, *self.lengths))
         if length < family.shortest:
+            # Half the length, so that batches a little shorter than this one take no capture.
             short = max(shortest_length(self.axes), length // 2)
             family._confirm(batch, watch, short)
             family = replace(family, shortest=short)
@@ -108,6 +110,7 @@ class Family:
         What two lengths have in common by chance (a square, a branch) a third one has not.
         """
         task = _task(batch, self.axes)
+        # A capture with few records is cheap; the graph of many is made from the family.
         graph_of_few = capture_length(task, watch, FEW_RECORDS, length)
         try:
             check_agreement(self.graph_of(task, length), graph_of_few, self.batch)
@@ -129,8 +132,10 @@ class Family:
 
     def graph_of(self, task: Task, length: int) -> fx.GraphModule:
         """Return the graph for a length, which is the task's, as a capture leaves it."""
+        # Copied node by node, with the sizes of the wanted length among the arguments.
         graph = fx.Graph()
         nodes: dict[fx.Node, fx.Node] = {}
+        # Only calls carry sizes; placeholders and constants are what they are.
         for node in self.graph.graph.nodes:
             if node.op == "call_function" and node not in self.other:
                 continue  # made of constants alone, and nothing depends on it
@@ -165,6 +170,7 @@ class Family:
             return [self._size(part, part_of_other, length) for part, part_of_other in parts]
         if type(value) is not int:
             return value
+        # The graph is of the second length, its partner of the first.
         return size_between(value, other, self.batch, (self.lengths[1], self.lengths[0]), length)
 
 
@@ -214,12 +220,14 @@ def find_axes(shapes: Sequence[Sequence[int]], others: Sequence[Sequence[int]]) 
     """
     if [len(shape) for shape in shapes] != [len(shape) for shape in others]:
         return ()
+    # Counted from 1, since the first axis is the records' and differs as it likes.
     pairs = [
         (number, axis, size, other_size)
         for number, (shape, other) in enumerate(zip(shapes, others, strict=True))
         for axis, (size, other_size) in enumerate(zip(shape, other, strict=True), start=1)
         if size != other_size
     ]
+    # One length alone: all axes must differ by the same amount.
     if len({size - other_size for *_, size, other_size in pairs}) != 1:
         return ()
     _, _, first, _ = pairs[0]
@@ -244,6 +252,7 @@ def capture_family(
     task = _task(batch, axes)
     graph_of_few, first_length = first
     for prime in PRIMES:
+        # A multiple would make the length look like a number of records.
         if length % prime == 0 or first_length % prime == 0:
             continue
         try:
@@ -267,6 +276,7 @@ def _last_prime(number: int) -> int:
     """Return the largest odd prime that is not above a number; 1 where there is none."""
     while number > 1 and (number == 2 or not _is_prime(number)):
         number -= 1
+    # 1 is the difference that every number has, where no prime is left.
     return max(1, number)
 
 

@@ -85,6 +85,7 @@ def library_of(path: str) -> str | None:
     # before the standard library, in whose folder site-packages mostly lies
     for folder in _SITES:
         if real.is_relative_to(folder):
+            # The folder or file right below site-packages names the package, less ".py" or ".so".
             return real.relative_to(folder).parts[0].partition(".")[0]
     for folder in _STANDARD:
         if real.is_relative_to(folder):
@@ -100,6 +101,7 @@ def library_named(value: object) -> str | None:
     A function goes by the file of its code, whatever its `__module__` says, and by the module whose
     globals it reads; a class by the module that has it under its name, or by its functions.
     """
+    # By kind of value, what says where its code lies.
     if isinstance(value, types.ModuleType):
         return _library_of_module(value)
     if isinstance(value, types.FunctionType):
@@ -142,6 +144,7 @@ def _library_of_module(module: types.ModuleType) -> str | None:
     spec = attributes.get("__spec__")
     file = attributes.get("__file__")
     origin = getattr(spec, "origin", None)
+    # Without a file: built in, frozen, or part of a module in C.
     if file is None:
         if getattr(spec, "loader", None) in _LOADERS_WITHOUT_FILES:
             is_built_in = name in sys.builtin_module_names or origin == "frozen"
@@ -149,6 +152,7 @@ def _library_of_module(module: types.ModuleType) -> str | None:
         return _library_of_part(module, name) if spec is None else None
     if spec is None or not isinstance(file, str):
         return None
+    # The loader's file and the module's own must be one.
     if origin != "frozen" and origin != file:  # one of the two was written afterwards
         return None
     library = library_of(file)
@@ -171,6 +175,8 @@ def _library_of_function(function: types.FunctionType) -> str | None:
     """Return the library that both a function's file and the module of its globals belong to."""
     # A function made by hand may have a library's code and a user's globals, or the reverse.
     module = sys.modules.get(function.__globals__.get("__name__", ""))
+    # A function reads globals of its module: if those are not the module's own dict, it is a
+    # user's.
     if module is None or vars(module) is not function.__globals__:
         return None
     path = function.__code__.co_filename
@@ -208,6 +214,7 @@ def _look_at_class(kind: type) -> str | None:
     if module is None or library is None:
         return None
     named: object = module  # step by step through the classes that hold it
+    # Found under its own qualified name, the class is the one that the module defines.
     for name in kind.__qualname__.split("."):
         named = getattr(named, "__dict__", {}).get(name)
     if named is kind and not _has_foreign_functions(module, library):
@@ -221,6 +228,8 @@ def _look_at_class(kind: type) -> str | None:
 def _has_foreign_functions(module: types.ModuleType, library: str) -> bool:
     """Return whether functions were put into a module that come from no file of its library."""
     attributes = vars(module)
+    # Only functions whose globals are the module's: others were imported, and are looked at
+    # themselves.
     paths = {
         value.__code__.co_filename
         for value in attributes.values()

@@ -56,18 +56,21 @@ class IndexRange:
 
 def find_ranges(captured: Captured) -> tuple[IndexRange, ...]:
     """Return what the graph's operators take of integers that they are given as they came."""
+    # By node of a records' tensor, its number among them.
     places = {node: place for place, node in enumerate(captured.records)}
     result: list[IndexRange] = []
     for node in captured.module.graph.nodes:
         counting = _COUNTING.get(name_of(node)) if node.op == "call_function" else None
         if counting is None:
             continue
+        # Layouts are not needed here: only arguments and shapes are read.
         call = Call(node, {}, captured.sizes)
         source = _source(call.argument(counting.index))
         shape = call.shape(call.argument(counting.table))
         if not shape:
             continue
         axis = int(call.argument("dim")) if counting.axis is None else counting.axis
+        # Scores without a batch's axis have the classes on their only one.
         size = shape[min(axis, len(shape) - 1)]
         # a size that follows the batch is no fixed number of places
         if source in places and not captured.sizes.depends(size):
@@ -78,6 +81,7 @@ def find_ranges(captured: Captured) -> tuple[IndexRange, ...]:
 
 def _source(node: fx.Node) -> fx.Node:
     """Return the node whose values, all of them, a node has in another shape."""
+    # Backwards through views and casts, as long as the values stay.
     while node.op == "call_function" and name_of(node) in _SAME_VALUES:
         node = node.args[0]  # type: ignore[assignment]
     return node
@@ -85,6 +89,7 @@ def _source(node: fx.Node) -> fx.Node:
 
 def check_ranges(ranges: Iterable[IndexRange], tensors: list[torch.Tensor], inputs: int) -> None:
     """Raise `DataError` where a value is outside; the first `inputs` tensors are the inputs'."""
+    # One pass over the column for each range; no position is named, since it is a record's.
     for wanted in ranges:
         values = tensors[wanted.place]
         is_valid = (values >= 0) & (values < wanted.size)

@@ -51,6 +51,7 @@ class _Widened(fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Return what an operator gives; types and devices among its arguments are exchanged."""
+        # Casts and placements among the arguments would narrow values again, or move them.
         args, kwargs = torch_internals.map_leaves(_exchange, (args, kwargs))
         return super().call_function(target, args, kwargs)
 
@@ -86,10 +87,13 @@ def made_up_arguments(
             and away from zero, since nothing could be said of a gradient that a zero takes away.
         labels: By the position of a tensor among the records': how many values it can have, from 0.
     """
+    # Seeded: the verdict on a graph must be the same in every run.
     generator = torch.Generator().manual_seed(20)  # the same for every model, and nobody's stream
     placeholders = [node.meta["val"] for node in graph.nodes if node.op == "placeholder"]
     shared = [_move_parameter(tensor, generator) for tensor in held]
     signed: list[torch.Tensor] = []
+    # Two trials: random signs for most graphs, and values in (0, 1) where a logarithm or a root
+    # would be NaN.
     positive: list[torch.Tensor] = []
     for position, like in enumerate(placeholders[len(held) :]):
         shape = (RECORDS, *like.shape[1:])
@@ -135,6 +139,7 @@ def reconcile(program: Any, gradients: Sequence[str], trials: Iterable[list[torc
     names = {name_of(node) for node in graph.nodes if node.op == "call_function"}
     if any("::" in name and not name.startswith("apiece::") for name in names):
         return
+    # The first trial with finite gradients decides; without one nothing is said.
     for arguments in trials:
         with (
             trial([]),
@@ -143,6 +148,7 @@ def reconcile(program: Any, gradients: Sequence[str], trials: Iterable[list[torc
             limit_kept_gradients(),
         ):
             try:
+                # With gradients, the graph gives losses, then operands, then gradients.
                 _, *results = _Widened(program.module).run(*arguments)
             except Exception:  # whatever an operator raises of what it cannot do
                 continue
@@ -169,6 +175,8 @@ def _compare(
     largest_value = max((float(tensor.abs().max()) for tensor in numbers), default=0.0)
     for name, total in totals.items():
         difference = float((total - wanted[name]).norm())
+        # Three shares: of the parameter's own terms; of the largest parameter's, which rounding
+        # shares; and of products of the operands.
         room = (
             _ROUND_OFF_OF_PARAMETER * sizes[name]
             + _ROUND_OFF_OF_LARGEST * largest_size
@@ -195,6 +203,8 @@ def _add_contributions(
         size = float(contribution.squares().sqrt().sum())
         ones = torch.ones(RECORDS).double()
         total = program.finish_gradient(name, contribution.weighted_sum(ones))
+    # What a rule says at run time names a remedy for users: cut off here, where the model falls
+    # back.
     except (Unproved, UnsupportedError) as error:
         raise Unproved(str(error).partition("; use ")[0]) from None
     except Exception as error:

@@ -64,6 +64,7 @@ class Batch:
         start = 0
         person = 0
         while start < len(self):
+            # As many whole persons as fit into `width` rows from `start` on.
             next_person = int(torch.searchsorted(ends, start + width, right=True))
             next_person = max(next_person, person + 1)  # a person whose rows are too many
             end = int(ends[next_person - 1])
@@ -118,6 +119,7 @@ def outline(tree: Tree) -> object:
     if isinstance(tree, torch.Tensor):
         return torch.Tensor
     if isinstance(tree, _SEQUENCES):
+        # The class is part of the outline: a list and a tuple are called differently.
         return (type(tree), *map(outline, tree))
     if isinstance(tree, Mapping):
         items = ((outline(name), outline(part)) for name, part in tree.items())
@@ -200,6 +202,7 @@ def check_losses(losses: object, size: int, loss_fn: LossFunction) -> torch.Tens
     """Return `losses` if they are one number a record; refuse a loss that has been reduced."""
     # What is wrong is named by what mostly causes it; in the end, by its shape.
     if isinstance(losses, torch.Tensor) and losses.shape == (size,):
+        # Integers have no gradient, and a complex loss none that is one direction.
         if losses.is_floating_point():
             return losses
         raise InputError(
@@ -208,6 +211,7 @@ def check_losses(losses: object, size: int, loss_fn: LossFunction) -> torch.Tens
         )
     got = tuple(losses.shape) if isinstance(losses, torch.Tensor) else type(losses).__name__
     reduction = getattr(loss_fn, "reduction", None)
+    # By the loss's own word, where it has one: torch's losses have the attribute.
     is_reduced = reduction not in (None, "none")
     if not is_reduced and size == 1 and got == ():
         raise InputError(
@@ -293,6 +297,7 @@ class ClippedSum:
         if self.gradients.keys() != other.gradients.keys():
             raise InputError("clipped sums: of different parameters; add those of one model")
         sums = {name: value + other.gradients[name] for name, value in self.gradients.items()}
+        # Norms, losses and bounds are put one after the other: they are by record.
         return _concatenate(sums, [self, other])
 
     def ordered(self, places: Integers) -> ClippedSum:
@@ -331,6 +336,7 @@ def _concatenate(sums: Mapping[str, torch.Tensor], parts: Sequence[ClippedSum]) 
 
 def add_up(parts: Iterable[ClippedSum]) -> ClippedSum:
     """Return the sum over the records of all parts, at least one, which are given up to it."""
+    # The parts are made one at a time: each part's gradients are added to the first's and let go.
     first, *others = _add_in_turn(parts)
     return _concatenate(first.gradients, [first, *others]) if others else first
 
@@ -349,12 +355,14 @@ def _add_in_turn(parts: Iterable[ClippedSum]) -> Iterator[ClippedSum]:
 def _move_gradients(part: ClippedSum, sums: Mapping[str, torch.Tensor]) -> ClippedSum:
     """Return a part without its gradients, which are added to `sums` in place."""
     for name, value in part.gradients.items():
+        # In place, into tensors of the first part, which nobody else holds.
         sums[name].add_(value)
     return replace(part, gradients={})
 
 
 def slack(dtype: torch.dtype) -> float:
     """Return the relative room under every bound for round-off of norms in this type."""
+    # Single precision: 2⁻¹⁷ is 64 units (2⁻²³), far more than norms and products lose.
     return 2.0**-40 if dtype == torch.float64 else 2.0**-17
 
 

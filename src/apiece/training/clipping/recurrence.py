@@ -27,6 +27,7 @@ def _open_steps(lengths: Tensor | None, steps: int) -> Tensor | None:
     """Return whether each record has an entry at each step, (B, T, 1); None where all have."""
     if lengths is None:
         return None
+    # (T,) against (B, 1): open as long as the step's number is below the record's length.
     return (torch.arange(steps, device=lengths.device) < lengths.unsqueeze(1)).unsqueeze(2)
 
 
@@ -76,11 +77,14 @@ def recur(
         projection (B, T, H), and the last state (B, P) and cell (B, H). What a mode does not have
         is zero wide.
     """
+    # All steps of all records are written into these; views of them serve as the states of a step.
     outputs = _make_outputs(gates, state, cell, projection, mode)
     states, activations, cells, hidden, last, last_cell = outputs
     is_open = _open_steps(lengths, gates.shape[1])
     order = _in_time(gates.shape[1], reverse)
     if mode == "LSTM":
+        # c' = σ(forget)·c + σ(enter)·tanh(new) and h' = σ(leave)·tanh(c'), step by step and in
+        # place.
         assert cell is not None
         activations.copy_(gates)
         before_projection = states if projection is None else hidden
@@ -98,6 +102,7 @@ def recur(
             state = _keep_ended(states[:, step], state, is_open, step)
         last_cell.copy_(cell)
     elif mode == "GRU":
+        # h' = (1 − update)·n + update·h with n = tanh(new + reset·new_by_state), as torch has it.
         _place_gates_of_gru(activations, gates, bias)
         size = state.shape[1]
         blocks = activations.chunk(4, 2)
@@ -109,6 +114,7 @@ def recur(
             following = torch.lerp(new, state, update, out=states[:, step])
             state = _keep_ended(following, state, is_open, step)
     else:
+        # h' = f(gate + W·h), with f = tanh or relu.
         states.copy_(gates)
         for step in order:
             following = states[:, step].addmm_(state, weight.t())
@@ -120,6 +126,7 @@ def recur(
 
 def _keep_ended(following: Tensor, state: Tensor, is_open: Tensor | None, step: int) -> Tensor:
     """Write into a step's states those of records that have ended, or not begun; return them."""
+    # In place: the next step and the backward read the states from the same memory.
     if is_open is not None:
         following.copy_(torch.where(is_open[:, step], following, state))
     return following
@@ -127,6 +134,8 @@ def _keep_ended(following: Tensor, state: Tensor, is_open: Tensor | None, step: 
 
 def _place_gates_of_gru(activations: Tensor, gates: Tensor, bias: Tensor | None) -> None:
     """Write a GRU's gates into its four blocks, of which a state enters the first three."""
+    # With H values a gate: the state enters the first 3·H, and the new gate begins at 2·H of what
+    # is given.
     by_state = activations.shape[2] // 4 * 3
     before_new = by_state // 3 * 2
     activations[..., :before_new] = gates[..., :before_new]
@@ -142,6 +151,7 @@ def _make_outputs(
     """Return what `recur` gives, not filled."""
     batch, steps, width = gates.shape
     size = 0 if cell is None else cell.shape[1]
+    # A GRU is given three gates and keeps four; a plain RNN's activations are its states.
     activations = {"LSTM": width, "GRU": width // 3 * 4}.get(mode, 0)
     widths = [state.shape[1], activations, size, 0 if projection is None else size]
     of_steps = [gates.new_empty(batch, steps, columns) for columns in widths]
@@ -175,9 +185,12 @@ class _Slopes:
         """Return them with a record's state going past the steps at which it has no entry."""
         # Selected, not multiplied: what is beyond a record may be infinite.
         if self.to_cell is None or self.forget is None:
+            # Past a record's end nothing goes to gates, and all of the state's gradient to the
+            # state before.
             gates = torch.where(is_open, self.gates, 0)
             kept = 0 if self.kept is None else self.kept
             return _Slopes(gates, torch.where(is_open, kept, self.gates.new_ones(())))
+        # Likewise, and all of the cell's gradient to the cell before.
         return _Slopes(
             torch.where(is_open, self.gates, 0),
             (~is_open).to(self.gates.dtype),
@@ -190,6 +203,8 @@ def _slopes_of_lstm(activations: Tensor, cells: Tensor, previous: Tensor) -> _Sl
     """Return the slopes of an LSTM. previous: the cells that steps start from."""
     enter, forget, new, leave = activations.chunk(4, 2)
     tanh_cells = cells.tanh()
+    # dcell/dgate of the first three, and dstate/dgate of the last: in each the slope of the gate's
+    # own function is a factor.
     by_gate = [
         aten.sigmoid_backward(new, enter),
         aten.sigmoid_backward(previous, forget),
@@ -203,6 +218,7 @@ def _slopes_of_gru(activations: Tensor, previous: Tensor) -> _Slopes:
     """Return the slopes of a GRU. previous: the states that steps start from."""
     reset, update, new_by_state, new = activations.chunk(4, 2)
     to_new = aten.tanh_backward(1 - update, new)
+    # With n the new state: dh'/dn = 1 − update, dh'/dupdate = h − n, dn/d(pre-activation) = 1 − n².
     by_gate = [
         aten.sigmoid_backward(to_new * new_by_state, reset),
         aten.sigmoid_backward(previous - new, update),
@@ -240,6 +256,8 @@ def recur_backward(
     match mode:
         case "LSTM":
             assert cell is not None
+            # For each mode the slopes at all steps at once: only the gradient itself goes step by
+            # step.
             slopes = _slopes_of_lstm(activations, cells, _before_steps(cell, cells, reverse))
         case "GRU":
             slopes = _slopes_of_gru(activations, previous)
@@ -250,14 +268,17 @@ def recur_backward(
     is_open = _open_steps(lengths, steps)
     if is_open is not None:
         slopes = slopes.masked(is_open)
+    # H values a gate.
     size = weight.shape[0] // _BLOCKS[mode]
     # The slopes become the gates' gradients in place: what follows them is written over them.
     of_gates = slopes.gates
+    # (B, T, gates, H), a view of `of_gates`, so that writing into it fills what is returned.
     blocks = of_gates.view(*of_gates.shape[:2], -1, size)
     by_state = of_gates[..., : weight.shape[0]]
     grad = torch.zeros_like(previous[:, 0]) if grad_last is None else grad_last
     grad_cell = torch.zeros_like(cells[:, 0]) if grad_last_cell is None else grad_last_cell
     of_output = previous.new_empty(*previous.shape[:2], _projected_width(previous, projection))
+    # Back in time: the gradient of a step's state is what later steps and the outputs give it.
     for step in reversed(_in_time(steps, reverse)):
         if grad_states is not None:
             grad = grad + grad_states[:, step]
@@ -270,9 +291,11 @@ def recur_backward(
                 if is_open is not None:
                     of_output[:, step].masked_fill_(~is_open[:, step], 0)
                 of_leaving = grad @ projection
+            # Of the cell, what comes from later cells and what comes through this step's state.
             grad_cell = torch.addcmul(grad_cell, of_leaving, slopes.to_cell[:, step])
             blocks[:, step, :3].mul_(grad_cell.unsqueeze(1))
             blocks[:, step, 3].mul_(of_leaving)
+            # Now of the cell before: through the forget gate, and for an ended record as a whole.
             grad_cell = grad_cell * slopes.forget[:, step]
         if slopes.kept is None:
             grad = by_state[:, step] @ weight
@@ -304,6 +327,7 @@ def _(*args: Any) -> tuple[Tensor, ...]:
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     _, state, cell, weight, bias, projection, lengths, ctx.mode, ctx.reverse = inputs
+    # Who differentiates by these would get nothing: they are of use to the backward alone.
     states, activations, cells, hidden, _, _ = output
     ctx.mark_non_differentiable(activations, cells, hidden)
     ctx.set_materialize_grads(False)
@@ -317,16 +341,21 @@ def _differentiate(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]
     """Return the gradients of what `recur` takes, of weights as products that the graph shows."""
     state, cell, weight, projection, lengths, states, activations, cells, hidden = ctx.saved_tensors
     grad_states, _, _, _, grad_last, grad_last_cell = grads
+    # The state each step began with: the weight's gradient is a product of it and the gates'
+    # gradients.
     previous = _before_steps(state, states, ctx.reverse)
     of_gates, grad_state, grad_cell, of_output = recur_backward(
         grad_states, grad_last, grad_last_cell, previous, cell, states, activations, cells,
         weight, projection, lengths, ctx.mode, ctx.reverse,
     )  # fmt: skip
     by_input = by_state = of_gates
+    # Of the four blocks the input enters all but new_by_state, and the state all but new.
     if ctx.mode == "GRU":
         size = state.shape[1]
         by_state = of_gates[..., : 3 * size]
         by_input = torch.cat([of_gates[..., : 2 * size], of_gates[..., 3 * size :]], 2)
+    # Products over (B·T): the records are summed in plain `mm`s of the graph, where a rule finds
+    # them.
     return (
         by_input,
         grad_state,

@@ -43,6 +43,7 @@ class Restated(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, object] | None = None,
     ) -> object:
+        # A subclass or a tensor without values is left to torch, which raises of itself.
         has_values = bool(args) and type(args[0]) in (torch.Tensor, nn.Parameter)
         if has_values and func in _READING_VALUES:
             raise Uncaptured(
@@ -80,6 +81,7 @@ def _pool(function: Any, axes: tuple[int, ...], input: Tensor, output_size: Any)
 _POOLS = (functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d,
           functional.adaptive_avg_pool3d)  # fmt: skip
 for _rank, _function in enumerate(_POOLS, 1):
+    # Over the last axes of a picture, whatever comes before them.
     _axes = tuple(range(-_rank, 0))
     _INSTEAD[_function] = functools.partial(_pool, _function, _axes)
 
@@ -92,6 +94,7 @@ def _one_hot(input: Tensor, num_classes: int = -1) -> Tensor:  # noqa: A002
     """
     if num_classes < 0:  # the largest label among the records, and one more
         raise Uncaptured("one_hot: the records' labels decide how many classes there are; say it")
+    # New zeros with one more axis, and a one at each label.
     zeros = input.new_zeros((*input.shape, num_classes))
     return zeros.scatter(-1, input.unsqueeze(-1), 1)
 
@@ -108,7 +111,10 @@ _TERMS_OF_DOUBLE = 18
 @_instead_of(torch.matrix_exp, torch.linalg.matrix_exp, torch.Tensor.matrix_exp)
 def _matrix_exp(matrix: Tensor) -> Tensor:
     """Return exp(A) = exp(A/2ˢ) to the power 2ˢ: of the largest column's sum comes s."""
+    # The 1-norm, per matrix, (…, 1, 1): the largest sum of a column's sizes.
     norm = matrix.detach().abs().sum(-2).amax(-1)[..., None, None]
+    # ‖A/2ˢ‖ ≤ 1 needs s ≥ log₂‖A‖; a norm of zero has −∞ for its logarithm, which becomes no
+    # squaring.
     squarings = norm.log2().ceil().clamp(0, _SQUARINGS)
     scaled = matrix * torch.exp2(-squarings)
     is_double = matrix.dtype in (torch.float64, torch.complex128)
@@ -117,15 +123,19 @@ def _matrix_exp(matrix: Tensor) -> Tensor:
     result = identity.expand(matrix.shape)
     for term in range(_TERMS_OF_DOUBLE if is_double else _TERMS, 0, -1):
         result = identity + scaled @ result / term
+    # As many squarings for all, and a selection: the number must not depend on a value.
     for step in range(_SQUARINGS):
         result = torch.where(squarings > step, result @ result, result)
+    # Beyond, the bound on what the series leaves out does not hold.
     return torch.where(norm <= 2.0**_SQUARINGS, result, math.nan)
 
 
 @_instead_of(torch.linalg.solve)
 def _solve(A: Tensor, B: Tensor, *, left: bool = True) -> Tensor:
     """Return A⁻¹B, or BA⁻¹."""
+    # By the inverse, whose operator has a rule, and not by a factorisation, which has none.
     inverse: Tensor = torch.linalg.inv(A)
+    # As torch decides: a batch of vectors has one axis less than the matrices.
     is_vector = B.dim() == 1 or (B.dim() == A.dim() - 1 and B.shape == A.shape[:-1])
     if is_vector:
         return (inverse @ B.unsqueeze(-1)).squeeze(-1)
@@ -137,7 +147,9 @@ def _householder_product(input: Tensor, tau: Tensor) -> Tensor:  # noqa: A002
     """Return the first columns of H₁H₂…, Hₖ = 1 − τₖvₖvₖᴴ, as 1 − V·T·Vᴴ."""
     rows, columns = input.shape[-2:]
     count = tau.shape[-1]
+    # (rows, columns), ones on the diagonal: the first columns of the identity.
     identity = torch.eye(rows, columns, dtype=input.dtype, device=input.device)
+    # vₖ has zeros above its place and a one there, as LAPACK stores it.
     vectors = (input.tril(-1) + identity)[..., :count]
     # One more factor adds a column to T; by induction T⁻¹ = 1/τ + the upper part of VᴴV.
     above = (vectors.mH @ vectors).triu(1)
@@ -162,6 +174,7 @@ def _gaussian_nll_loss(
     """Return a normal density's negative logarithm; NaN for a variance below zero."""
     if not isinstance(var, Tensor):
         var = var * torch.ones_like(input)
+    # One variance for all entries of the last axis, as torch allows.
     if var.shape != input.shape and var.shape == input.shape[:-1]:
         var = var.unsqueeze(-1)
     # As in torch, the floor under a variance has no say in its gradient.
@@ -194,6 +207,8 @@ def _ctc(
     """
     longest_input, _, classes = log_probs.shape
     longest_target = targets.shape[1]
+    # Beyond a record's own length labels become blank: what pads them, perhaps −1, is no label to
+    # be checked.
     places = torch.arange(longest_target, device=targets.device)
     is_label = places < target_lengths.unsqueeze(1)
     targets = targets.masked_fill(~is_label, blank)
@@ -242,6 +257,7 @@ _ctc.register_autograd(_take_back, setup_context=_save_gradient)
 def _ctc_layouts(call: Call) -> Layouts:
     """Losses and gradients are of a record's own column, target and lengths."""
     columns = call.of(call.argument("log_probs"))
+    # log_probs has the records along its second axis (T, B, C), all else along the first.
     rows = {call.of(call.argument(name)) for name in ("targets", "input_lengths", "target_lengths")}
     if columns == Records(1) and rows == {Records(0)}:
         return Records(0), Records(1)
@@ -274,6 +290,8 @@ def _ctc_loss(
 
 def _as_lengths(lengths: Any, size: int, like: Tensor) -> Tensor:
     """Return lengths (B,) as a tensor; numbers of Python's only where all records have one."""
+    # Numbers pass only where the loss makes them of shapes, one for all records: others would be
+    # those of one batch.
     if isinstance(lengths, Tensor):
         return lengths.to(like.device, torch.int64)
     if len(lengths) != size or len(set(lengths)) != 1:

@@ -73,6 +73,7 @@ def pack(
     # numbers of Python's would be frozen, those of the first batch for all
     if not isinstance(lengths, Tensor):
         raise Unwritten("lengths are given as numbers, one for each record; give a tensor of them")
+    # Records first inside, whatever the caller's convention: the captured operators count on it.
     of_records = input if batch_first else input.transpose(0, 1)
     return Padded(of_records, lengths.to(input.device, torch.int64))
 
@@ -91,6 +92,7 @@ def pad(
     missing = 0 if total_length is None else total_length - length
     if missing < 0:
         raise Unwritten(f"total_length={total_length} is less than the {length} packed")
+    # (B, T): whether a record has an entry there; then with the values' further axes.
     is_entry = torch.arange(length, device=values.device) < lengths.unsqueeze(1)
     ones = [1] * (values.dim() - 2)
     is_entry = is_entry.reshape(*is_entry.shape, *ones)
@@ -111,6 +113,7 @@ def run_recurrent(
     """Return what a recurrent layer gives for a packed sequence: outputs, and the last states."""
     is_lstm = layer.mode == "LSTM"
     directions = 2 if layer.bidirectional else 1
+    # One state for an RNN or a GRU, two for an LSTM: in each (layers·directions, B, ·).
     starts = (start,) if isinstance(start, Tensor) else start
     batch = sequence.padded.shape[0]
     # A projection makes an LSTM's output, and not its cell, smaller.
@@ -121,6 +124,7 @@ def run_recurrent(
     # by layer and direction, as torch numbers them
     final_states: list[States] = []
     for depth in range(layer.num_layers):
+        # Dropout acts between layers, and so not on the first one's input.
         if depth and layer.dropout:
             dropped = nn.functional.dropout(sequence.padded, layer.dropout, layer.training)
             sequence = Padded(dropped, sequence.lengths)
@@ -128,12 +132,15 @@ def run_recurrent(
         for direction in range(directions):
             states = zeros
             if starts is not None:
+                # `final_states` counts layers and directions in torch's order, in which start
+                # states lie, too.
                 states = tuple(start_of[len(final_states)] for start_of in starts)
             suffix = f"_l{depth}_reverse" if direction else f"_l{depth}"
             steps, states = _run_direction(layer, sequence, suffix, states, reverse=direction == 1)
             outputs.append(steps)
             final_states.append(states)
         sequence = Padded(torch.cat(outputs, 2), sequence.lengths)
+    # (layers·directions, B, ·), as torch returns states.
     stacked = tuple(torch.stack(states) for states in zip(*final_states, strict=True))
     return sequence, stacked if is_lstm else stacked[0]
 
@@ -173,6 +180,7 @@ def _run_direction(
     # under autocast the gates are narrower than states and weights
     dtype = torch.promote_types(gates.dtype, starts[0].dtype)
     state, cell = starts if layer.mode == "LSTM" else (starts[0], None)
+    # What enters in another type is cast to the common one: the operator takes one type only.
     tensors = (gates, state, cell, find("weight_hh"), bias_of_state, find("weight_hr"))
     of_one_type = [None if tensor is None else tensor.to(dtype) for tensor in tensors]
     states, _, _, _, last, last_cell = recur(*of_one_type, sequence.lengths, layer.mode, reverse)
@@ -208,6 +216,7 @@ def _dispatch(function: Any, stand_in: Callable[..., Any]) -> Callable[..., Any]
     return call
 
 
+# Installed once, at import: outside of a capture they call torch's own.
 pack_padded_sequence.instead = _dispatch(pack_padded_sequence, pack)  # type: ignore[attr-defined]
 pad_packed_sequence.instead = _dispatch(pad_packed_sequence, pad)  # type: ignore[attr-defined]
 
@@ -237,6 +246,7 @@ def write_out(model: nn.Module) -> Iterator[None]:
         return
     functions: list[Any] = [pack_padded_sequence, pad_packed_sequence]
     layers: list[Any] = [nn.RNN, nn.LSTM, nn.GRU]
+    # What is to be restored, read before the first exchange.
     codes = [function.__code__ for function in functions]
     forwards = [layer.forward for layer in layers]
     _THREAD.is_capturing = True

@@ -67,6 +67,7 @@ class Tracer(torch_internals.DispatchMode):  # type: ignore[no-untyped-call]
         """Return the node that makes a tensor; of a constant one that reads it."""
         node = self._nodes.get(id(tensor))
         if node is None:
+            # Met here for the first time: not given, and made by no operator that was seen.
             # A constant has values. What has none was made of something given, out of sight: it
             # must not pass for what is the same for every record.
             if torch_internals.has_no_values(tensor):
@@ -96,12 +97,16 @@ class Tracer(torch_internals.DispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        # Asked by torch itself about tensors without values: no operator of the model.
         if func is torch_internals.DEVICE_OF:
             return func(*args, **kwargs)
+        # Written in others, in this order: by our table, or by torch where it has no kernel of its
+        # own.
         write_out = self._decompositions.get(func)
         if write_out is None and torch_internals.is_composite(func, self._device):
             write_out = func.decompose
         if write_out is not None:
+            # Active again inside: the operators that come of it are nodes.
             with self:
                 result = write_out(*args, **kwargs)
             if result is not NotImplemented:
@@ -130,6 +135,7 @@ class Tracer(torch_internals.DispatchMode):  # type: ignore[no-untyped-call]
     def _note_results(self, result: Any, node: fx.Node) -> None:
         """Note which tensors a node makes, one by one where it makes several."""
         if isinstance(result, torch.Tensor):
+            # A snapshot of shape and strides, since later operators may change the tensor in place.
             node.meta["val"] = torch_internals.snapshot(result)
             self._note(result, node)
             return
@@ -137,6 +143,7 @@ class Tracer(torch_internals.DispatchMode):  # type: ignore[no-untyped-call]
         if not isinstance(result, list | tuple):
             return
         values = list(result)
+        # Each output is a node of its own, so that consumers refer to one tensor.
         for position, part in enumerate(result):
             if isinstance(part, torch.Tensor):
                 picked = self.graph.call_function(operator.getitem, (node, position))
@@ -156,9 +163,11 @@ def trace(
 
     decompositions: by operator, how it is written in others.
     """
+    # One device for all: which kernels there are decides what is composite.
     tracer = Tracer(decompositions or {}, tensors[0].device.type)
     for tensor in tensors:
         tracer.give(tensor)
+    # Inside the fake tensors' own mode, so that operators compute shapes alone.
     with _at_work(tracer), torch_internals.mode_of(tensors[0]), tracer:
         results = function(*tensors)
     tracer.graph.output([None if result is None else tracer.node_of(result) for result in results])

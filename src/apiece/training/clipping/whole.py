@@ -72,6 +72,7 @@ def as_whole(clip: ClipBatch, arguments: Tensors, along: Sequence[bool], capacit
             "compiled: this model's sums are made in another way for another number of records "
             "(convolutions, long sequences), and would be compiled at every step; leave it out"
         ) from None
+    # Sizes that follow the number of records become nodes, so that one graph serves all batches.
     tidy(graph)
     free_batch_size(graph, Sizes(size), next(iter(graph.graph.nodes)))
     # one that is written as Python's code, which the compiler reads
@@ -86,11 +87,13 @@ def as_whole(clip: ClipBatch, arguments: Tensors, along: Sequence[bool], capacit
 
     # compiled for as many records in every run: a resumed one begins with another batch
     first_record_repeated: Tensors = []
+    # A copy of the first record in all places: values count for nothing in a compilation.
     for tensor, follows in zip(arguments, along, strict=True):
         if follows:
             repeated = tensor[:1].expand(_PRIMES[0], *tensor.shape[1:])
             tensor = repeated.clone()  # with the strides that records have
         first_record_repeated.append(tensor)
+    # Run once now, so that the compile time falls into the first batch, and no stream is moved.
     with trial([arguments[0].device]), torch.no_grad():
         run(*first_record_repeated)
     return Whole(run, size)
