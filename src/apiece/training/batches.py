@@ -62,21 +62,26 @@ def draw_positions(size: int, rate: float, generator: Generator) -> Integers:
         return np.arange(size)
     if rate <= 0 or size == 0:
         return np.empty(0, dtype=np.int64)
+    # log(1 − rate), by log1p, since 1 − rate rounds away small rates.
     scale = 1 / np.log1p(-rate)
     mean = size * rate
     reached = -1
+    # Arrays of positions, each part beginning behind the last one.
     parts = []
     while reached < size:
         # The mean and four standard deviations: one round nearly always reaches the end.
         room = int(mean + 4 * np.sqrt(mean) + 8)
         # Inversion: ⌊log(u) / log(1 − rate)⌋ is geometric for u uniform in (0, 1], and
         # log1p(-u) for u in [0, 1) is the logarithm of such a number.
+        # Cut at `size` before the cast: a gap of tiny rates may be beyond any integer.
         gaps = np.minimum(np.log1p(-draw_uniforms(generator, room)) * scale, size)
+        # A gap of g skips g records: the next member is g + 1 places on.
         positions = reached + np.cumsum(gaps.astype(np.int64) + 1)
         parts.append(positions)
         reached = int(positions[-1])
         mean = max((size - reached) * rate, 0)
     positions = np.concatenate(parts) if len(parts) > 1 else parts[0]
+    # Sorted by construction; what lies beyond the end is cut off.
     inside: Integers = positions[: np.searchsorted(positions, size)]
     return inside
 
@@ -97,6 +102,7 @@ class PoissonSampler:
         shard: tuple[int, int] = (0, 1),
     ) -> None:
         rank, world = shard
+        # Half the memory for the positions of a large data set.
         integer = np.int32 if group_index.size < 2**31 else np.int64
         positions: Positions = np.arange(rank, group_index.size, world, dtype=integer)
         if joined is not None:
@@ -112,6 +118,7 @@ class PoissonSampler:
         parts = [bucket.draw(generator) for bucket in self.buckets]
         batch = np.concatenate(parts) if parts else np.empty(0)
         batch = batch.astype(np.int64, copy=False)
+        # In the order of the data: the order of buckets would tell rates.
         batch.sort()
         return batch
 
@@ -139,6 +146,7 @@ class CyclicSampler:
         self._group_index = group_index
         self._joined = joined
         self._shard = shard
+        # Dealt over all records, whoever is there: who leaves moves nobody else.
         self._parts, _ = deal_slots(group_index, stage.correlated.separation, generator)
         # The sampler of each part, made in its first step.
         self._samplers: dict[int, PoissonSampler] = {}
@@ -173,8 +181,10 @@ class AllocatedSampler:
         self._steps = stage.steps
         self._stream = stream
         self._times = stage.times.tolist()
+        # Stable, so that records of a group stay in the order of the plan.
         order = np.argsort(group_index, kind="stable")
         counts = np.bincount(group_index, minlength=len(self._times))
+        # By group, the positions of its records.
         self._records = np.split(order, np.cumsum(counts)[:-1])
         # Of each group the first step of the block drawn last, and the step that each record took.
         self._blocks: dict[int, tuple[int, Integers]] = {}
@@ -185,6 +195,7 @@ class AllocatedSampler:
         for group, (times, records) in enumerate(zip(self._times, self._records, strict=True)):
             if times and records.size:
                 steps = self._draw_block(group, step_of_stage)
+                # A record is in the batch if the step it drew in this block is the present one.
                 parts.append(records[steps == step_of_stage])
         return np.sort(np.concatenate(parts))
 
@@ -195,9 +206,11 @@ class AllocatedSampler:
         block = ((step_of_stage + 1) * times - 1) // self._steps
         start = block * self._steps // times
         end = (block + 1) * self._steps // times
+        # Drawn once for a block and held until the next: the same coins would give the same.
         if group in self._blocks and self._blocks[group][0] == start:
             return self._blocks[group][1]
         uniform = draw_uniforms(self._stream(group, start), self._records[group].size)
+        # ⌊u·length⌋ for u uniform in [0, 1): each of the block's steps with the same chance.
         steps: Integers = start + (uniform * (end - start)).astype(np.int64)
         steps = np.minimum(steps, end - 1)  # u·(end − start) may be rounded up to end − start
         self._blocks[group] = start, steps
@@ -206,6 +219,7 @@ class AllocatedSampler:
 
 def _make_buckets(positions: Positions, rates: Floats, group_index: Integers) -> list[Bucket]:
     """Return the records by their rates: a bucket a rate, or an octave where there are many."""
+    # Groups may share a rate; records are sorted by the rank of their rate.
     distinct, rank_of_group = np.unique(rates, return_inverse=True)
     # A rank, in the smallest type that holds it, stands for a rate: 1 byte a record in place of 8.
     ranks = rank_of_group.astype(np.min_scalar_type(distinct.size))[group_index][positions]
@@ -219,6 +233,7 @@ def _make_buckets(positions: Positions, rates: Floats, group_index: Integers) ->
     buckets = []
     bounds = itertools.pairwise(starts)
     for (start, end), edge in zip(bounds, edges[1:], strict=True):
+        # The largest rate of the bucket: all lower ones are thinned from it.
         rate = float(distinct[edge - 1])
         if end == start or rate <= 0:
             continue
@@ -234,6 +249,8 @@ def _find_bucket_edges(distinct: Floats) -> Integers:
     if distinct.size <= _MOST_EXACT_RATES:
         return np.arange(distinct.size + 1)
     with np.errstate(divide="ignore"):
+        # ⌊log₂ rate⌋: rates of one octave differ by less than a factor of two, so that thinning
+        # rejects less than half.
         octave = np.floor(np.log2(distinct))
     octave[distinct >= 1] = np.inf  # rate 1 is taken whole, without a draw
     # The first octave differs from NaN, so that the first rate begins a bucket.
@@ -245,6 +262,7 @@ def draw_participants(stage: Stage, group_index: Integers, generator: Generator)
     """Return who joins the stage at all, by one coin a record; without a draw where all do."""
     if stage.participation is None:
         return np.ones(group_index.size, dtype=bool)
+    # Each record's chance to join the stage, (n,).
     chances = stage.participation[group_index]
     return np.asarray(draw_uniforms(generator, chances.size) < chances)
 
@@ -253,6 +271,7 @@ def read_included(included: npt.ArrayLike | None, ids: Ids) -> Mask:
     """Return `included` as one Boolean a record of a plan, (n,); all True where it is None."""
     if included is None:
         return np.ones(ids.size, dtype=bool)
+    # A Series is joined by ids; an array must be in the plan's order.
     require_ids("plan.ids", ids, included=included)
     mask = np.asarray(included)
     if mask.dtype != np.bool_ or mask.shape != ids.shape:
@@ -397,6 +416,7 @@ class PlannedSampler:
         """Return the draw of `step`; entering a stage costs one sort of the records."""
         number, step_of_stage = find_stage(self._plan, step)
         stage = self._plan.stages[number]
+        # A stage's sampler is made once, and again where a resumed run enters the stage.
         if self._entered is None or self._entered[0] != number:
             self._entered = number, self._make_stage_sampler(number, streams)
         match self._entered[1]:
@@ -407,6 +427,7 @@ class PlannedSampler:
             case AllocatedSampler() | FixedSampler() | OwnOrder() as sampler:
                 # These need no coin of the step's, and deal to all records of the plan.
                 records = self._in_shard(sampler.draw(step_of_stage))
+        # After the draw and by position alone: no coin depends on who has withdrawn.
         withdrawn = self.find_withdrawn()
         if withdrawn.size:
             records = records[~withdrawn[records]]
@@ -422,6 +443,7 @@ class PlannedSampler:
     def _in_shard(self, records: Integers) -> Integers:
         """Return those of the records that may be drawn, and are this process's."""
         rank, world = self._shard
+        # The share of this process: positions that leave its rank modulo the number of processes.
         mine: Integers = records[self._included[records] & (records % world == rank)]
         return mine
 
@@ -443,6 +465,7 @@ class PlannedSampler:
         group_index = self._plan.group_index
         if self._order is not None:
             return self._order
+        # Deterministic steps first, then turns, then blocks; all else is Poisson sampling.
         if stage.has_fixed_steps:
             return FixedSampler(stage, group_index, streams.participation(number))
         if stage.correlated is not None:
@@ -480,6 +503,7 @@ def _make_order(order: object, plan: BoundPlan) -> OwnOrder:
 
 def find_stage(plan: Plan, step: int) -> tuple[int, int]:
     """Return the stage that `step` is in, and how many of the stage's steps come before it."""
+    # Steps of the plan count through all stages.
     for number, stage in enumerate(plan.stages):
         if step < stage.steps:
             return number, step

@@ -92,9 +92,11 @@ class PlannedSpending:
     def __init__(self, plan: Plan, *, points: int = 20) -> None:
         self._plan = plan.public()
         self._points = min(_check.count("points", points), plan.steps)
+        # Spendings of all groups lie between those of the two, which a bar has room for.
         order = np.argsort(plan.budget_groups.epsilon, kind="stable").tolist()
         strictest = order[0]
         loosest = order[-1]
+        # One group where both are the same.
         self._groups = list(dict.fromkeys([strictest, loosest]))
         self._cache: dict[int, tuple[Spent, ...]] = {}  # by the number of the point
 
@@ -112,6 +114,7 @@ class PlannedSpending:
         # Rounded up: a later point's spending bounds that of every step before it.
         point = -(-step * self._points // steps)
         if point not in self._cache:
+            # The first step at or after the point, rounded up: still an upper bound.
             step_of_point = -(-point * steps // self._points)
             self._cache[point] = self._compute(step_of_point)
         return self._cache[point]
@@ -250,6 +253,7 @@ class _NotebookBar:
             self._update()
 
     def stop(self) -> None:
+        # Also after an interruption: the bar shows the last state.
         self._update()
 
     def _update(self) -> None:
@@ -272,6 +276,7 @@ class _NotebookBar:
 
 def describe_spending(spending: Spent) -> str:
     """Return one group's spending in few words, with three digits, rounded up."""
+    # A unit of the third digit, so that rounding up keeps the value an upper bound.
     unit = 1.0
     if spending.spent > 0:
         unit = 10.0 ** (math.floor(math.log10(spending.spent)) - 2)
@@ -399,6 +404,7 @@ class Evaluation:
 
     def __call__(self, progress: Progress) -> None:
         """Evaluate, if it is time to, or the run is at its end."""
+        # Modes and buffers are put back: an evaluation must leave no trace in the model.
         is_last = progress.step == progress.steps
         if is_last or progress.step % self.every == 0:
             with evaluating(self.model), torch.no_grad():

@@ -72,14 +72,17 @@ class TrainingCharge:
 
     def withdrawn(self) -> Mask:
         """Return who has withdrawn by now, (n,), for `Trainer(withdrawn=)`; look once a second."""
+        # Between two looks the last answer stands, for a second at most.
         seconds, version, mask = self._look
         if time.monotonic() - seconds >= 1 or seconds < 0:
             # A consent ends with a day, so that the day is a part of the ledger's state.
             head = self.ledger.head()
             current = (head.number, time.gmtime().tm_yday)
             if current != version:
+                # Asked only when the ledger or the day has changed.
                 mask = self.ledger.withdrawn(self.ids)
             self._look = (time.monotonic(), current, mask)
+        # Who could not pay for a later part is in no further batch either.
         if self.parts is not None:
             mask = mask | ~self.parts.paying
         return mask
@@ -182,11 +185,14 @@ class PaidParts:
             raise StateError(f"extend: all {self.steps} steps are paid for")
         name = self.names[self.paid]
         if not self.paid:
+            # Nobody is left out before the first part.
             self.paying = np.ones(ids.size, dtype=bool)
         if not committed:
+            # Only who has paid for all parts before is asked for the next.
             asked = ids[self.paying]
             costs = Costs.fixed(self.losses[self.paid][self.paying])
             ledger.reserve_costs(name, asked, costs, terms=self.terms)
+        # Read back from the ledger, which decides: also for a charge that was made before a kill.
         parts = list(ledger.admitted(name, withdrawn=True))
         admitted = np.concatenate(parts) if parts else np.zeros(0)
         self.paying = self.paying & np.isin(ids, admitted)
@@ -259,6 +265,7 @@ def charge_training(
             raise InputError("stops: are for a job of one model; leave out the other plans")
         return _charge_parts(ledger, analysis_id, plans[0], stops, terms, resumed=resumed)
     training = training_terms(*plans, terms=terms)
+    # A run that was released and is only resumed to write its files pays nothing again.
     if not (resumed and ledger.status(analysis_id, training) == "committed"):
         reserve_plan(ledger, analysis_id, *plans, terms=terms)
     parts = list(ledger.admitted(analysis_id, withdrawn=True))
@@ -282,17 +289,20 @@ def _charge_parts(
     from apiece.ledger.plans import training_terms
 
     ends = _check_stops(plan, stops)
+    # The first part has the training's own name, which stands for the whole.
     names = [analysis_id]
     for start, end in itertools.pairwise(ends):
         names.append(f"{analysis_id}, steps {start + 1} to {end}")
     training = training_terms(plan, terms={"terms": terms, "stops": list(ends)})
     parts = PaidParts(tuple(names), ends, _split_losses(plan, ends), training)
+    # Read before any charge: they tell which parts were paid before a kill.
     statuses = [ledger.status(name, training) for name in names]
     is_committed = resumed and statuses[0] == "committed"
     parts.extend(ledger, plan.ids, committed=is_committed)
     included = parts.paying.copy()
     if not included.any():
         raise _report_nobody(analysis_id, [plan])
+    # In order, up to the first part that was never asked for.
     for status in statuses[1:]:
         if status == "unknown":
             break
@@ -318,6 +328,7 @@ def _check_stops(plan: BoundPlan, stops: Sequence[int]) -> tuple[int, ...]:
 def _split_losses(plan: BoundPlan, ends: Sequence[int]) -> Floats:
     """Return μ² that each part adds for each record, (parts, n), rounded up."""
     groups = range(len(plan.budget_groups))
+    # By group: what the steps up to each end cost, and the difference to the end before.
     losses = np.zeros((len(ends), len(plan.budget_groups)))
     for group in groups:
         previous = 0.0
@@ -326,9 +337,12 @@ def _split_losses(plan: BoundPlan, ends: Sequence[int]) -> Floats:
             if mechanism is None:
                 continue
             assert isinstance(mechanism, Gaussian)  # fixed steps are one Gaussian
+            # μ² of one Gaussian is 1/(noise multiplier)².
             total = mechanism.noise_multiplier**-2 * (1 + _ROUNDING_SHARE)
+            # Rounded up twice, so that neither the total nor the difference is below the true one.
             losses[part, group] = max(total - previous, 0.0) * (1 + _ROUNDING_SHARE)
             previous = total
+    # (parts, n): from groups to records.
     return losses[:, plan.group_index]
 
 
@@ -347,6 +361,7 @@ def _convert_ids(ledger: Ledger, plan: Plan) -> BoundPlan:
     bound = BoundPlan.of(plan)
     if ledger.id_kind != "integer" or bound.ids.dtype.kind == "i":
         return bound
+    # As texts: an id is a number only if it is written as one.
     numbers, valid = parse_ids(bound.ids.tolist(), "integer")
     if not valid.all():
         raise InputError(
@@ -362,6 +377,7 @@ def _describe_needs(plans: list[BoundPlan]) -> str:
 
     budgets = plans[0].budget_groups
     group_index = plans[0].group_index
+    # At each record's own δ.
     needs = training_costs(*plans).epsilon(budgets.delta[group_index])
     epsilons = budgets.epsilon[group_index]
     low = int(np.argmin(needs))
@@ -376,6 +392,7 @@ def _describe_needs(plans: list[BoundPlan]) -> str:
 def weights_digest(state: Mapping[str, torch.Tensor]) -> str:
     """Return the SHA-256 of a `state_dict`: names in order, types, shapes and bytes."""
     digest = hashlib.sha256()
+    # Sorted, so that the order of a dict does not change the digest.
     for name, value in sorted(state.items()):
         if not isinstance(value, torch.Tensor):
             raise InputError(f"state: {name!r} is not a tensor; give model.state_dict()")

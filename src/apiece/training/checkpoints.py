@@ -58,8 +58,10 @@ def _make_private(folder: Path) -> None:
         require_own_folder(folder)
     except DataError as error:
         raise StateError(str(error)) from None
+    # The parent may be made as well; only the folder itself holds the key.
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
+        # Made with 0700 at once: between a wider mode and a chmod somebody could enter.
         folder.mkdir(mode=0o700)
     except FileExistsError:
         if folder.is_dir() and folder.stat().st_mode & stat.S_IWOTH:
@@ -74,8 +76,10 @@ def _make_private(folder: Path) -> None:
 def _serialise(state: State, *, check: bool) -> bytes:
     """Return the state in torch's format; with `check`, only if torch loads it safely."""
     buffer = io.BytesIO()
+    # Saved with the format's number, which is read before anything else is taken from the file.
     try:
         torch.save({"format": FORMAT, **state}, buffer)
+        # What a safe load refuses is refused now, and not when the run is to be resumed.
         if check:
             buffer.seek(0)
             torch.load(buffer, weights_only=True)
@@ -103,8 +107,11 @@ class CheckpointFolder:
         `UnsupportedError` where the state holds what a safe load would refuse.
         """
         _make_private(self.path)
+        # Whether there is a state decides whether a key found there may be written over.
         is_first = not self.state.exists()
         _serialise(state, check=is_first)  # refused before a key is written
+        # A key without a state and a journal is of a run that never began: nothing was made with
+        # it.
         if is_first and not self.journal.exists():
             if self.key.exists() and self.key.stat().st_size != KEY_BYTES:
                 raise StateError(f"{self.key}: is no key of a run; choose an empty folder")
@@ -116,6 +123,7 @@ class CheckpointFolder:
             )
         # The inode of the key tells this folder from its copies.
         data = _serialise({**state, "place": self.key.stat().st_ino}, check=is_first)
+        # The key comes before the state: a state without a key could not be resumed.
         write_atomically(self.state, data)
 
     def was_copied(self, state: State) -> bool:
@@ -130,6 +138,7 @@ class CheckpointFolder:
             state: State = torch.load(self.state, weights_only=True, map_location="cpu")
         except Exception as error:  # a damaged file makes torch raise almost anything
             raise StateError(f"{self.state}: not a readable checkpoint ({error})") from None
+        # Another format may hold the same names with other meanings.
         if state.get("format") != FORMAT:
             raise StateError(f"{self.state}: format {state.get('format')}, this reads {FORMAT}")
         key = self._read_key()
@@ -143,6 +152,7 @@ class CheckpointFolder:
     def _read_key(self) -> bytes | None:
         """Return the key of the run; None where there is no file, or zeros in it."""
         try:
+            # Neither a link nor a pipe: both could lead the key to a place of somebody else's.
             descriptor = os.open(self.key, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             return None
@@ -156,6 +166,7 @@ class CheckpointFolder:
             mode = stat.S_IMODE(status.st_mode)
             if not stat.S_ISREG(status.st_mode):
                 raise StateError(f"{self.key}: is no file; start the run afresh")
+            # The owner alone may have had it: with the key the noise can be subtracted.
             if status.st_uid != os.geteuid() or mode & 0o077:
                 raise StateError(
                     f"{self.key}: the key is not its owner's alone (mode {mode:04o}), and whoever "
@@ -164,6 +175,8 @@ class CheckpointFolder:
             key = file.read()
         if len(key) != KEY_BYTES:
             raise StateError(f"{self.key}: {len(key)} bytes, must be {KEY_BYTES}")
+        # Zeros are a key that `finish` has written over, and was killed before it could delete the
+        # file.
         return key if any(key) else None
 
     def finish(self) -> None:
@@ -178,6 +191,7 @@ class CheckpointFolder:
             except DataError as error:
                 raise StateError(f"{error}; it is no key of this run") from None
             with os.fdopen(descriptor, "r+b") as file:
+                # Overwritten and flushed to the disk before the name goes.
                 file.write(bytes(os.fstat(descriptor).st_size))
                 file.flush()
                 os.fsync(descriptor)
@@ -206,6 +220,7 @@ class Journal:
                 f"{self.path}: the journal cannot be opened ({error.strerror})"
             ) from None
         mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+        # A digest written by others could allow a second, different update of a step.
         if mode & 0o022:
             os.close(descriptor)
             raise StateError(
@@ -220,12 +235,15 @@ class Journal:
         Raises `StateError` where the step was made before and came out differently.
         """
         digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)  # public, as the update itself is
+        # In the order of the parameters, which is the same in each run of a model.
         for tensor in update:
             digest.update(bytes_of(tensor))
         new = digest.digest()
+        # The lock covers look and write: two processes cannot both find the place empty.
         with self._open() as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # against a second process on this run
             old = os.pread(file.fileno(), _DIGEST_BYTES, step * _DIGEST_BYTES)
+            # A hole in the file reads as zeros: such a step was not recorded.
             is_recorded = len(old) == _DIGEST_BYTES and old != bytes(_DIGEST_BYTES)
             if is_recorded and old != new:
                 raise StateError(
@@ -234,11 +252,13 @@ class Journal:
                     "precision, physical batch size and number of threads (once more, where "
                     "somebody has withdrawn just now), or start the run afresh"
                 )
+            # Written in place, at the step's own position, whatever the order of steps.
             os.pwrite(file.fileno(), new, step * _DIGEST_BYTES)
 
     @property
     def steps(self) -> int:
         """Number of steps that were made, the last maybe in part."""
+        # A digest written in part counts: its step had been made.
         return -(-self.path.stat().st_size // _DIGEST_BYTES)
 
 
@@ -292,6 +312,7 @@ class Keeper:
     def _identify(self) -> dict[str, str]:
         """Return keyed digests of what makes the updates, as it was before the first step."""
         if self._identity is None:
+            # All that decides an update besides plan, data and randomness.
             sums = self._loop.sums
             unfreezing = self._loop.unfreezing
             makes = {
@@ -304,6 +325,8 @@ class Keeper:
                 "physical batch size": sums.width,
             }
             key = self._loop.streams.derive("identity", 0)
+            # Digests of settings as they are before the first step: a run changes its model and
+            # optimizer.
             self._identity = {
                 name: identity_of(value, key, model=sums.model) for name, value in makes.items()
             }
@@ -312,6 +335,7 @@ class Keeper:
     def _fingerprint(self) -> str:
         """Return a keyed hash of the records, their groups and their persons, in their order."""
         key = self._loop.streams.derive("fingerprint", 0)
+        # Groups decide rates and bounds; persons decide which rows are clipped together.
         arrays = [self._groups]
         people = self._loop.sums.people
         if people is not None:
@@ -322,6 +346,7 @@ class Keeper:
 
     def after_step(self) -> None:
         """Save, if it is time to; after the last step of the plan as `after_fit` does."""
+        # The last step's checkpoint also deletes the key.
         if self._is_over:
             self.after_fit()
         elif self._folder is not None and self._loop.step_number % self._every == 0:
@@ -331,6 +356,8 @@ class Keeper:
         """Save; after the last step delete the key, so that noise can no longer be taken off."""
         if self._folder is None or self._finished:
             return
+        # The state that says "finished" is written before the key goes: a kill in between loses
+        # nothing.
         self.save()
         if self._is_over:
             self._finished = True
@@ -359,11 +386,13 @@ class Keeper:
         if folder is not None and Path(folder) != target.path:
             raise InputError(f"save: folder {folder}, but the run's is {target.path}; leave it out")
         loop = self._loop
+        # A half-made update must not become the state that a run goes on from.
         loop.updates.check_complete(loop.step_number)
         self._folder = target
         self._begun = True
         if not self._finished:
             writes = loop.processes.rank == 0
+            # Hashed once a run, when the first checkpoint is written: reading all data takes time.
             if self._data is None and writes:
                 self._data = self._fingerprint()
             loop.processes.reshard()
@@ -371,6 +400,7 @@ class Keeper:
             state = self._collect_state()
             if writes:
                 target.save(state, loop.streams.key)
+        # No process goes on before the file is there.
         loop.processes.wait()
         return target.path
 
@@ -403,11 +433,13 @@ class Keeper:
         self._folder = folder
         self._begun = True
         self._finished = key is None
+        # Another number of processes draws other shares of each batch.
         if state["world"] != loop.processes.world:
             self._check_world(folder, state)
         # The streams first: fingerprint and digests are keyed by them.
         if key is not None:
             loop.streams = Streams(key, state["release"])
+        # Compared before anything of the model is changed: of a refused trainer it stays as it was.
         self._check_same_run(state)
         self._data = state["data"]
         self._identity = state["makes"]
@@ -419,10 +451,12 @@ class Keeper:
         loop.updates.load_state_dict(shard_updates(state["updates"], loop.updates.optimizer))
         if loop.restarts is not None:
             loop.restarts.load_state_dict(state["restarts"])
+        # The order is gone through up to the checkpoint, so that its limits are counted again.
         if key is not None:
             self._check_order(state)
         step = int(state["step"]) if key is None else self._find_next_step(folder, state)
         loop.step_number = step
+        # As many updates as steps: nothing was begun that is not in the state.
         loop.updates.begun = step
         loop.rejected = int(state["rejected"])
 
@@ -448,6 +482,7 @@ class Keeper:
         if not self._finished:
             current |= {"data": self._fingerprint(), **self._identify()}
             saved |= {"data": state["data"], **state["makes"]}
+        # Names that only one of both has differ as well.
         for name in current | saved:
             if current.get(name) != saved.get(name):
                 raise StateError(
@@ -472,12 +507,15 @@ class Keeper:
         saved = int(state["step"])
         step = saved
         withdrawn = self._digest_withdrawn()
+        # A checkpoint without the entry is of a run from which nobody could withdraw.
         if state.get("withdrawn", withdrawn) != withdrawn:
             if folder.was_copied(state):
                 raise StateError(
                     f"checkpoint: {folder.path} is a copy, somebody has withdrawn since, and the "
                     "first may have made steps with them under the same noise; resume that one"
                 )
+            # Behind all steps that the journal has: none of them is made again without who
+            # withdrew.
             step = max(saved, Journal(folder.journal).steps)
         # All processes go on with the step of process 0.
         step = int.from_bytes(processes.share_key(step.to_bytes(8)))
@@ -501,11 +539,13 @@ class Keeper:
                 f"same noise on other records; resume that one, or with {state['world']} processes"
             )
         former = f"the run's last number of processes, {state['world']}"
+        # Who joined a stage by a coin, or by dealt steps, was drawn by shares of the former number.
         if any(s.participation is not None or s.times is not None for s in self._plan.stages):
             raise StateError(
                 f"checkpoint: the plan's records take part in whole stages; resume with {former}"
             )
         step = int(state["step"])
+        # Without a journal it cannot be known whether steps were made after the checkpoint.
         if not folder.journal.exists() or Journal(folder.journal).steps > step:
             raise StateError(
                 f"checkpoint: steps after its step {step} were made, and would be made again from "
@@ -517,6 +557,7 @@ class Keeper:
         """Put a digest of the update in the journal, where there is a folder."""
         if self._folder is None:
             return
+        # Opened at the first update: a run that only looks at a checkpoint leaves no file.
         if self._journal is None:
             self._journal = Journal(self._folder.journal)
         self._journal.record(step, update)

@@ -42,6 +42,7 @@ class NoiseRecurrence:
     def _advance_buffered(
         self, strategy: Buffered, memory: torch.Tensor, fresh: torch.Tensor
     ) -> torch.Tensor:
+        # (buffers, 1) and (buffers,).
         decays = torch.tensor(strategy.decays[:, None], device=fresh.device)
         weights = torch.tensor(strategy.weights, device=fresh.device)
         # A copy, where it is double already.
@@ -49,6 +50,7 @@ class NoiseRecurrence:
         # On a processor a block of all buffers stays in its cache, and is read once.
         block = _BLOCK if fresh.device.type == "cpu" else fresh.numel()
         for start in range(0, fresh.numel(), max(block, 1)):
+            # Noise of the step: z minus what the buffers remember; then they decay and take it up.
             part = memory[:, start : start + block]
             noise[start : start + block] -= weights @ part
             part.mul_(decays).add_(noise[start : start + block])
@@ -60,9 +62,11 @@ class NoiseRecurrence:
         # A ring: the noise of step t lies in row t modulo its length.
         length = strategy.memory
         row = self._steps % length
+        # Lag of each row: how many steps ago its noise was made.
         lags = (row - np.arange(length)) % length
         # The row that is written next holds the oldest noise.
         lags[row] = length
+        # noise_t = z_t − Σ_lag coefficient[lag]·noise_{t − lag}.
         weights = torch.tensor(strategy.coefficients[lags], device=memory.device)
         noise = fresh.double() - weights @ memory
         memory[row] = noise
@@ -84,6 +88,7 @@ class CorrelatedNoise:
 
     def at(self, step: int, streams: Streams) -> Generator:
         """Return the source of the noise of a step, counted from 0."""
+        # The stage of the step, and its first step.
         start = 0
         for stage in self._stages:
             if step < start + stage.steps:
@@ -103,6 +108,8 @@ class CorrelatedNoise:
     ) -> torch.Tensor:
         """Return the noise of the step after `earlier`, the steps of its stage so far, (size,)."""
         step = earlier.stop
+        # The recurrence stands where it should only if the last call was of the step before, under
+        # this key.
         is_next = bool(earlier) and self._position == (streams.key, step)
         if self._recurrence is None or not is_next:
             self._recurrence = NoiseRecurrence(strategy)

@@ -83,6 +83,7 @@ class EpochLoader:
                 f"loader: all {trainer.steps} steps of the plan are taken; run as many epochs as "
                 "the plan was made for"
             )
+        # Read anew for each batch, since the loop takes the steps itself.
         for _ in range(min(len(self), trainer.steps - trainer.step_number)):
             number = trainer.step_number
             yield Batch(number, number // len(self))
@@ -96,6 +97,7 @@ class EpochLoader:
 
 def count_epoch_steps(plan: Plan) -> int:
     """Return the number of steps that expect as many records as there are, at least one."""
+    # Records, or persons where the plan is for persons.
     records = sum(group.records for group in plan.groups)
     return max(round(records / plan.stages[0].expected_batch_size), 1)
 

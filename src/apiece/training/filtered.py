@@ -57,6 +57,8 @@ class ByBound:
 
     def charge(self, draw: Draw, sum_over: SumOver) -> ClippedSum:
         """Charge everyone; return the sum over those who were drawn and could pay."""
+        # Everyone pays, drawn or not: who pays follows from the bounds alone, and no amplification
+        # is claimed.
         self.active = self._accounts.admit(self._clip_norms, draw.noise_stddev)
         has_paid = self.active[draw.records]
         return sum_over(draw.records[has_paid], draw.clip_norms[has_paid])
@@ -79,21 +81,26 @@ class ByNorm:
     def charge(self, draw: Draw, sum_over: SumOver) -> ClippedSum:
         """Return the sum over all who can pay for their current norm. Everyone must be drawn."""
         bounds = draw.clip_norms
+        # What each account can still pay for, before anything is computed of a record.
         affordable = self._accounts.affordable(draw.noise_stddev)
         # Whatever its norm is, a record whose account can pay for the whole bound is in the sum.
         is_certain = bounds <= affordable
         certain = np.flatnonzero(is_certain)
         uncertain = np.flatnonzero(~is_certain & (affordable > 0))
+        # The first pass: each is clipped at the whole bound, which their account can pay.
         total = sum_over(certain, bounds[certain])
+        # Whoever has nothing left is charged their bound, which is refused.
         charges = bounds.copy()
         charges[certain] = compute_charges(total)
         if uncertain.size:
+            # Norms alone are needed of the others; this sum is dropped.
             charges[uncertain] = compute_charges(sum_over(uncertain, bounds[uncertain]))
         # Everyone is charged at once, after all norms are known: no charge can be half made.
         active = self._accounts.admit(charges, draw.noise_stddev)
         if not active[certain].all():
             raise VerificationError("filter: refused a charge that it had said was affordable")
         self.active = active
+        # Clipped at what was paid, and not at the bound.
         admitted = uncertain[active[uncertain] & (charges[uncertain] > 0)]
         if not admitted.size:
             return total
@@ -105,9 +112,11 @@ def compute_charges(clipped: ClippedSum) -> Floats:
 
     A norm below the least bound that can be enforced is charged as that bound.
     """
+    # Raised by the room, so that a charge covers the true norm in spite of round-off.
     norms = clipped.norms.detach().cpu().numpy().astype(np.float64) * ROOM
     bounds = clipped.clip_norms.cpu().numpy()
     charges = np.minimum(np.maximum(norms, guards.LEAST_BOUND), bounds)
+    # Whoever was left out of the sum pays nothing.
     return np.asarray(np.where(np.isfinite(norms), charges, 0.0))
 
 
@@ -223,6 +232,7 @@ class FilteredTrainer(Descent):
         bounds = _read_bounds(clip_norm, positions.size)
         sampler = EqualSampler(bounds, sampling_probability, noise_stddev, expected_batch_size)
         self._charger: ByBound | ByNorm
+        # Below 1 the charge is the bound; full batches are charged by norm.
         if sampler.probability < 1:
             self._charger = ByBound(accounts, sampler.clip_norms)
         else:

@@ -31,25 +31,31 @@ class FixedSampler:
         assert stage.times is not None
         assert stage.correlated is not None
         self._separation = stage.correlated.separation
+        # No more slots than steps: a slot beyond them would have no step.
         slots, starts = deal_slots(group_index, min(self._separation, stage.steps), generator)
         # How many steps a slot has, and how many of them its record takes part in.
+        # Slot s has the steps s, s + b, …: ⌊(steps − 1 − s)/b⌋ + 1 of them.
         passes = (stage.steps - 1 - slots) // self._separation + 1
+        # A record cannot join more often than its slot has steps.
         times = np.minimum(stage.times[group_index], passes)
         self._passes = passes
         self._times = times
         # The first of a record's passes, dealt likewise, so that batches are of equal size.
         self._starts = starts % passes
+        # Records by slot; bounds[s] to bounds[s + 1] are those of slot s.
         self._records = np.argsort(slots, kind="stable")
         self._bounds = np.searchsorted(slots[self._records], np.arange(self._separation + 1))
 
     def draw(self, step_of_stage: int) -> Integers:
         """Return the positions of the records of a step of the stage, in increasing order."""
+        # Step t is pass t div b of slot t mod b.
         number, slot = divmod(step_of_stage, self._separation)
         records = self._records[self._bounds[slot] : self._bounds[slot + 1]]
         passes = self._passes[records]
         times = self._times[records]
         # The l-th of k among P passes is ⌊l·P/k⌋, counted from the record's own first one.
         position = (number - self._starts[records]) % passes
+        # ⌈position·k/P⌉ is the only l that can give this position.
         nearest = -(-position * times // passes)
         takes_part = (nearest < times) & (nearest * passes // np.maximum(times, 1) == position)
         return np.sort(records[takes_part])
@@ -62,9 +68,11 @@ def deal_slots(
 
     Group by group, so that the records of each are spread over all slots evenly.
     """
+    # By group, and within it in a random order; the coins are of all records of the plan.
     order = np.lexsort((draw_uniforms(generator, group_index.size), group_index))
     numbers = np.empty(group_index.size, dtype=np.int64)
     numbers[order] = np.arange(group_index.size)
+    # Dealt like cards: the k-th goes to slot k mod slots, in round k div slots.
     return numbers % slots, numbers // slots
 
 
@@ -87,6 +95,7 @@ class OwnOrder:
         self._steps = stage.steps
         # How often each record may still take part, and its last step.
         self._remaining = stage.times[group_index].astype(np.int64)
+        # As if everyone had last joined a separation ago, so that the first step is free.
         self._last = np.full(group_index.size, -self._separation, dtype=np.int64)
         # Batches taken so far, the last of them, and a digest of all.
         self._taken = 0
@@ -131,6 +140,7 @@ class OwnOrder:
                 "many, of which some may be empty"
             )
         batch = read_positions(item, self._last.size)
+        # Counted over the whole batch: the message names how many, and nobody.
         exhausted = int((self._remaining[batch] == 0).sum())
         soon = int((step - self._last[batch] < self._separation).sum())
         if exhausted or soon:
@@ -141,8 +151,10 @@ class OwnOrder:
                 f"{self._separation} steps before; keep the same order in each pass, or plan with "
                 "a smaller separation"
             )
+        # Only now: a batch that is refused has changed nothing.
         self._remaining[batch] -= 1
         self._last[batch] = step
+        # A chain of digests: two orders agree only if all batches up to here do.
         self._digest = hashlib.blake2b(self._digest + batch.tobytes(), digest_size=16).digest()
         self._batch = batch
         self._taken += 1
@@ -177,6 +189,7 @@ def _repeat_batches(loader: DataLoader[Any]) -> Iterator[object]:
         is_empty = False
         while not is_empty:
             is_empty = True
+            # Ends where a whole pass gave no batch, or it would go on for ever.
             for batch in batches:
                 is_empty = False
                 yield batch
@@ -198,6 +211,7 @@ def read_positions(batch: object, records: int) -> Integers:
             f"order: a batch of {positions.dtype} of shape {positions.shape}; give whole numbers "
             f"from 0 to {records - 1}, the positions of records in the plan"
         )
+    # Sorted, so that sums do not depend on the order within a batch.
     distinct = np.unique(positions).astype(np.int64)
     if distinct.size < positions.size:
         raise DataError("order: a batch has a record twice; give each once a step")
@@ -247,6 +261,7 @@ class RecordStream(Dataset[object]):
                     f"stream: {len(members)} positions for {len(inputs)} inputs and "
                     f"{len(targets)} targets; give one row of both for each"
                 )
+            # Row numbers of this batch; those of earlier batches are gone.
             self._rows = {position: row for row, position in enumerate(members)}
             self._inputs = inputs
             self._targets = targets

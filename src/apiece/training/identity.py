@@ -77,6 +77,7 @@ def identity_of(value: object, key: bytes, *, model: nn.Module) -> str:
     """
     # The model's tensors count by their names, as objects that were met before.
     seen = Seen()
+    # By `state_dict`, which also names buffers; tied tensors keep their first name.
     for name, tensor in model.state_dict(keep_vars=True).items():
         if isinstance(tensor, torch.Tensor):
             seen.setdefault(id(tensor), (name, tensor))
@@ -90,17 +91,20 @@ def identity_of(value: object, key: bytes, *, model: nn.Module) -> str:
 
 def bytes_of(tensor: torch.Tensor) -> bytes:
     """Return a tensor's values as they are in memory: numpy lacks some of torch's types."""
+    # As bytes, since numpy lacks bfloat16 and others.
     flat = tensor.detach().cpu().contiguous().reshape(-1)
     return flat.view(torch.uint8).numpy().tobytes()
 
 
 def copy_settings(optimizer: torch.optim.Optimizer, scheduler: Any) -> dict[str, Any]:
     """Return the settings of an optimizer and a scheduler as they are now, for `identity_of`."""
+    # Parameters are left out of the copy: they count by the names the model gives them.
     groups = copy.deepcopy([{**group, "params": None} for group in optimizer.param_groups])
     parameters = [group["params"] for group in optimizer.param_groups]
     rates = None
     if scheduler is not None:
         state = copy.deepcopy(scheduler.state_dict())
+        # The functions of a LambdaLR are not in its state, and are looked at as code.
         rates = [type(scheduler), state, getattr(scheduler, "lr_lambdas", None)]
     return {"scheduler": rates, "optimizer": [type(optimizer), groups, parameters]}
 
@@ -108,14 +112,18 @@ def copy_settings(optimizer: torch.optim.Optimizer, scheduler: Any) -> dict[str,
 def _yield_parts(value: object, seen: Seen) -> Iterator[bytes]:
     """Yield the bytes that identify a value; for one that was met before, its number."""
     kind = type(value)
+    # By the text of a plain value with its type: 1, 1.0 and True differ.
     if isinstance(value, _PLAIN):
         yield f"{kind.__name__} {value!r}".encode()
     elif isinstance(value, _BY_NAME):
         yield f"{kind.__qualname__} {value}".encode()
     elif id(value) in seen or len(seen) > _MOST_OBJECTS or seen.depth > _MOST_DEPTH:
+        # A value that was met before stands as its number; beyond the limits only the type counts.
         number, _ = seen.get(id(value), ("-", None))
         yield f"{kind.__qualname__} {number}".encode()
     else:
+        # Numbers count from the model's tensors on, so that a model of more tensors changes nothing
+        # else.
         seen[id(value)] = len(seen) - seen.known, value
         seen.depth += 1
         if isinstance(value, Mapping | tuple | list | set | frozenset):
@@ -148,6 +156,7 @@ def _yield_container(value: Any, seen: Seen) -> Iterator[bytes]:
 
 
 def _yield_array(value: Any, seen: Seen) -> Iterator[bytes]:
+    # Shape and type first, since the bytes alone could be of another form.
     yield f"array {tuple(value.shape)} {value.dtype}".encode()
     if isinstance(value, torch.Tensor):
         is_dense = value.layout is torch.strided
@@ -178,6 +187,7 @@ def _yield_object(value: object, seen: Seen) -> Iterator[bytes]:
         yield from _yield_parts(type(value), seen)
         if not _is_of_library(type(value)):
             # The attributes, and the values in slots.
+            # By `object`'s own method, since a class's `__getstate__` may leave some of them out.
             yield from _yield_parts(object.__getstate__(value) or {}, seen)
 
 
@@ -191,8 +201,10 @@ def _yield_function(value: types.FunctionType, seen: Seen) -> Iterator[bytes]:
         yield f"{value.__module__}.{value.__qualname__}".encode()
         return
     yield from _yield_code(value.__code__, seen)
+    # Closed-over values, defaults and globals: all by which a function can be another one.
     cells = [_read_cell(cell) for cell in value.__closure__ or ()]
     yield from _yield_parts((cells, value.__defaults__, value.__kwdefaults__), seen)
+    # Only globals that the code names; their order is that of the names.
     names = names_in(value.__code__, "LOAD_GLOBAL", "LOAD_NAME")
     for name in sorted(names & value.__globals__.keys()):
         yield name.encode()
@@ -211,6 +223,7 @@ def _yield_code(code: types.CodeType, seen: Seen) -> Iterator[bytes]:
     yield code.co_code
     names = (code.co_names, code.co_varnames, code.co_freevars, code.co_argcount)
     yield repr(names).encode()
+    # Functions within functions are constants of their code.
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _yield_code(constant, seen)
@@ -221,6 +234,7 @@ def _yield_code(code: types.CodeType, seen: Seen) -> Iterator[bytes]:
 def _yield_class(value: type, seen: Seen) -> Iterator[bytes]:
     """Yield the names of a class and its bases, and the definitions in those of the user."""
     digested = (types.FunctionType, staticmethod, classmethod, property, *_PLAIN)
+    # The whole line of bases: a method may come from any of them.
     for base in value.__mro__:
         if _is_of_library(base):
             yield f"{base.__module__}.{base.__qualname__}".encode()
@@ -238,6 +252,7 @@ def _yield_module(value: nn.Module, seen: Seen) -> Iterator[bytes]:
     yield f"training {value.training}".encode()
     parameters = torch_internals.parameters_of(value)
     buffers = torch_internals.buffers_of(value)
+    # In the order of registration, which is that of `named_parameters`.
     for name, tensor in itertools.chain(parameters.items(), buffers.items()):
         yield name.encode()
         if tensor is not None:

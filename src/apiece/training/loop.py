@@ -78,27 +78,34 @@ class Loop(Uncopied):
         Raises `StateError` where the last update was interrupted half-way, or other parameters are
         trainable than at first.
         """
+        # An update half-made would be made twice under one noise.
         self.updates.check_complete(self.step_number)
         self.processes.reshard()
         if self.unfreezing is not None:
+            # Before the parameters are checked, since it changes which are trained.
             self.unfreezing.enter(self.step_number, self.sums)
         self.sums.check_parameters()
         start = time.perf_counter()
         self.passes = 0
+        # The draw, its bounds, its noise and its divisor come together, so that they are of one
+        # step.
         draw = self.sampler.draw(self.step_number, self.streams)
         if self.restarts is not None:
             self.restarts.enter(draw.stage)
         # A record's norm is over whole parameters, which all processes gather together.
         with self.processes.gather_parameters():
             clipped = self.charger.charge(draw, self._sum_over)
+        # Counted before the release, and never shown: it tells of records.
         self.rejected += clipped.rejected
         update = self._release(clipped, draw)
         if self.watch is not None:
+            # Reads the released update alone, never the sum without noise.
             self.watch.take(self.step_number + 1, update, draw)
         # Where each stage trains a model of its own, its schedule counts the stage's steps.
         count = self.step_number if self.restarts is None else draw.step_of_stage
         learning_rate = self.updates.apply(count, self.sums.parameters, update)
         self.step_number += 1
+        # Looked at after the update, so that a warning never stops a step half-way.
         if self.watch is not None:
             self.watch.look(self.step_number)
         seconds = time.perf_counter() - start
@@ -120,11 +127,13 @@ class Loop(Uncopied):
 
     def _release(self, clipped: ClippedSum, draw: Draw) -> dict[str, torch.Tensor]:
         """Return the noisy sum over all processes, divided by the expected batch size."""
+        # Sums of all processes first, then noise once: not a share of noise from each.
         total = self.processes.gather(clipped)
         noisy = total.gradients
         if self.processes.adds_noise:
             generator = self._noise_of_step()
             mean = draw.expected_batch_size
+            # The divisor is the plan's expectation, so that the update tells no batch size.
             noisy = noisy_mean(total, draw.noise_stddev, mean, generator=generator)
         update = self.processes.share(noisy)
         # Recorded before it is applied, so that a kill in between leaves a record of it.
@@ -197,6 +206,7 @@ class _Window:
 
     def moves(self) -> bool:
         """Return whether noise alone is unlikely to have given this sum: a test by χ²."""
+        # In double precision, as a sum of very many squares.
         squared_norm = float(self.total.double().square().sum())
         # Negated, as a sum that is not finite is not noise either.
         return not squared_norm / self.variance <= self._quantile
@@ -208,7 +218,9 @@ class _Window:
         whose variance is 2·(size + 2·excess).
         """
         size = self.total.numel()
+        # The noncentrality: the squared norm of the visible part, in units of the noise's variance.
         excess = (share * self.reach) ** 2 / self.variance
+        # Normal approximation: P(χ² > quantile) ≥ power where quantile ≤ mean − z·σ.
         if size > _MANY_ENTRIES:
             mean = size + excess
             variance = 2 * (size + 2 * excess)
@@ -245,6 +257,7 @@ class NoiseAlone:
 
     def take(self, step: int, update: Mapping[str, torch.Tensor], draw: Draw) -> None:
         """Add up one step's update; steps count from 1."""
+        # Without noise nothing can pass for it; after the last window there is nothing to tell.
         is_over = step > _WINDOW_ENDS[-1] or self._has_warned
         if is_over or not draw.noise_stddev > 0:
             return
@@ -257,7 +270,9 @@ class NoiseAlone:
             window = self._windows[name]
             # The update is the sum over the expected batch size, which is undone here.
             window.total.add_(value, alpha=draw.expected_batch_size)
+            # Independent noises: their variances add up over the window.
             window.variance += draw.noise_stddev**2
+            # About B times the stage's smallest bound: what B clipped gradients that agree come to.
             window.reach += draw.expected_batch_size * self._clip_norms[draw.stage]
 
     def look(self, step: int) -> None:
@@ -273,6 +288,7 @@ class NoiseAlone:
                 if name not in self._cleared and window.would_show(share):
                     still.append(name)
         self._windows.clear()
+        # Weighted by entries: a large layer that lies still counts for more than a bias.
         entries = sum(self._entries.get(name, 0) for name in still)
         if entries >= _STILL_PART * sum(self._entries.values()):
             self._has_warned = True

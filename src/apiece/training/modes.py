@@ -22,6 +22,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
     Buffers are put back too: what a forward pass writes there depends on the records that it read.
     """
+    # By part, since some parts may be in another mode than the model.
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
     try:
@@ -39,26 +40,31 @@ def restoring(model: nn.Module) -> Iterator[list[str]]:
     Values written into a parameter in place are not put back. Yields a list that names, in the
     end, what was put back.
     """
+    # Shallow copies of the dicts: they find tensors that were replaced.
     snapshots = [
         (path, tensors, dict(tensors))
         for path, part in model.named_modules()
         for tensors in torch_internals.tensor_dicts_of(part)
     ]
+    # Values too: buffers are written in place by forwards.
     copies = {id(b): (b, b.detach().clone()) for b in model.buffers()}
     changed: list[str] = []
     try:
         yield changed
     finally:
         for path, current, former in snapshots:
+            # Keys of both, so that additions and deletions are found.
             names = {**former, **current}
             changed += [
                 f"{path}.{name}".lstrip(".")
                 for name in names
                 if _has_changed(name, current, former, copies)
             ]
+            # Cleared and filled, so that the order of registration stays.
             current.clear()
             current.update(former)
         with torch.no_grad():
+            # Only where values differ: a write counts as one for autograd.
             for buffer, copy in copies.values():
                 if not _are_equal(buffer, copy):
                     buffer.copy_(copy)
@@ -88,6 +94,7 @@ def call_with(
 
     values: tensors by the names of `named_parameters`; a parameter without one keeps its value.
     """
+    # By identity: a parameter that is shared has one name among `named_parameters`.
     names = {id(p): name for name, p in model.named_parameters() if name in values}
     # A module that is shared has several paths; the value goes to each of them.
     by_path = {

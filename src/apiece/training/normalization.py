@@ -63,8 +63,10 @@ def replace_batch_norm(model: nn.Module, *, groups: int = 32) -> dict[str, nn.Gr
     for name, module in model.named_modules():
         if isinstance(module, torch_internals.BatchNormBase):
             _require_replaceable(name, module)
+            # All are checked and made before the first is replaced: an error changes nothing.
             made[id(module)] = _make_group_norm(module, most)
     replaced = {}
+    # With duplicates: each place of a shared module gets the new one.
     for path, parent in list(model.named_modules(remove_duplicate=False)):
         for child, module in list(torch_internals.submodules_of(parent).items()):
             if id(module) in made:
@@ -114,5 +116,6 @@ def _make_group_norm(module: torch_internals.BatchNormBase, most: int) -> nn.Gro
 
 def _choose_groups(channels: int, most: int) -> int:
     """Return the largest number of groups, at most so many, of equal size and two channels."""
+    # At least two channels a group; one group at least.
     limit = max(min(most, channels // _LEAST_CHANNELS), 1)
     return max(count for count in range(1, limit + 1) if channels % count == 0)

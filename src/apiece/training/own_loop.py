@@ -95,6 +95,7 @@ def make_private(
     records: Any = loader.dataset
     if not hasattr(records, "__len__"):
         raise DataError("loader: its dataset has no length; give a map-style one")
+    # One step a batch of the loader, epochs times.
     steps = _check.count("epochs", epochs) * len(loader)
     if people is None and len(records) != len(budgets):
         raise InputError(
@@ -105,12 +106,14 @@ def make_private(
         budgets,
         Scale() if strategy is None else strategy,
         steps=steps,
+        # Expected records a step: all of them once in a pass over the loader.
         expected_batch_size=len(budgets) / len(loader),
         clip_norm=clip_norm,
     )
     if people is not None:
         plan = replace(plan, unit="person")
         options = options | {"people": people}
+    # Opacus' wrapper holds the user's optimizer.
     plain_optimizer: torch.optim.Optimizer = getattr(optimizer, "original_optimizer", optimizer)
     if plain_optimizer.state:
         raise StateError(
@@ -119,6 +122,7 @@ def make_private(
         )
     # Opacus' ghost clipping wraps the loss.
     loss: Any = getattr(loss_fn, "criterion", loss_fn)
+    # The copy asks for one loss a record; the user's own loss object stays as it is.
     if isinstance(loss, nn.Module) and getattr(loss, "reduction", "none") != "none":
         loss = copy.copy(loss)
         loss.reduction = "none"
@@ -131,6 +135,7 @@ def _unwrap(model: nn.Module) -> nn.Module:
     to_standard_module: Any = getattr(model, "to_standard_module", None)
     if to_standard_module is not None:
         model = to_standard_module()
+    # Hooks left on parameters would see gradients before clipping.
     hooked = [name for name, p in model.named_parameters() if hasattr(p, "grad_sample")]
     if hooked:
         raise UnsupportedError(

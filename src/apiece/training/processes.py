@@ -43,6 +43,7 @@ class Processes:
     def current(cls, model: nn.Module) -> Processes:
         """Return this process's rank in torch.distributed's default group, if there is one."""
         rank = 0
+        # Without a group there is one process, with everything.
         world = 1
         if dist.is_available() and dist.is_initialized():
             rank = dist.get_rank()
@@ -60,12 +61,14 @@ class Processes:
         """Return the key of process 0."""
         if self.world == 1:
             return key
+        # As a tensor, since collectives take nothing else.
         tensor = torch.tensor(list(key), dtype=torch.uint8, device=_find_device())
         dist.broadcast(tensor, src=0)
         return bytes(tensor.tolist())
 
     def share_parameters(self, tensors: Iterable[torch.Tensor]) -> None:
         """Copy the parameters of process 0 to all processes, but for those that are sharded."""
+        # Sharded parameters are each process's own part, and have no copy to be made.
         if self.world > 1:
             for tensor in (t for t in tensors if not guards.is_sharded(t)):
                 copy_there = tensor.detach().to(_find_device(tensor))
@@ -82,6 +85,7 @@ class Processes:
         if self.world == 1:
             return clipped
         # One collective for all parameters: of small models the calls are what costs.
+        # In the order of the parameters, which must be the same in all processes.
         flat = _flatten(clipped.gradients)
         dist.reduce(flat, dst=0)
         if self.rank:
@@ -92,6 +96,7 @@ class Processes:
         """Return the values of process 0; the others give only shapes and types."""
         if self.sharded is not None:
             for value in noisy.values():
+                # What is not sharded is right in process 0 alone, which has its whole sum.
                 if not guards.is_sharded(value):
                     dist.broadcast(value, src=0)
         elif self.world > 1:
@@ -132,6 +137,7 @@ class Processes:
 
 def _find_device(tensor: torch.Tensor | None = None) -> torch.device:
     """Return the device on which a collective takes `tensor`: for nccl the current GPU."""
+    # gloo takes tensors of the processor; nccl only those of a GPU.
     if dist.get_backend() == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu") if tensor is None else tensor.device
@@ -164,6 +170,7 @@ class FullySharded:
         self._fsdp_modules = [m for m in model.modules() if isinstance(m, FSDPModule)]
         self.reshard()
         # Only parameters under fully_shard can be gathered by it.
+        # By identity: a parameter may be shared by modules.
         managed = {id(p) for m in self._fsdp_modules for p in m.parameters()}
         parameters: dict[str, Any] = dict(model.named_parameters())
         for name, p in parameters.items():
@@ -178,6 +185,7 @@ class FullySharded:
                 )
         for module in self._fsdp_modules:
             state = fully_shard.state(module)  # type: ignore[attr-defined]
+            # Casts of its own would let norms be those of other numbers than the sums.
             policy = getattr(state, "_mp_policy", None)
             if policy is not None and (policy.param_dtype or policy.output_dtype):
                 raise UnsupportedError(
@@ -196,6 +204,7 @@ class FullySharded:
 
         All processes must enter together; what they do inside is up to each.
         """
+        # By the id of a sharded parameter its whole copy, so that one that is shared stays shared.
         copies: dict[int, nn.Parameter] = {}
         with contextlib.ExitStack() as undo, torch.no_grad():
             for module in self._model.modules():
@@ -205,6 +214,7 @@ class FullySharded:
                         continue
                     if id(p) not in copies:
                         copies[id(p)] = nn.Parameter(gather_tensors(p), p.requires_grad)
+                    # Registered before the exchange, so that an error in between is undone as well.
                     undo.callback(parameters.__setitem__, name, p)
                     parameters[name] = copies[id(p)]
             for module in self._fsdp_modules:
@@ -224,6 +234,7 @@ class FullySharded:
         for name, value in clipped.gradients.items():
             p = parameters[name]
             if guards.is_sharded(p):
+                # Partial: each process holds a term of the sum; to redistribute adds them up.
                 parts = DTensor.from_local(value, p.device_mesh, [Partial()], run_check=False)
                 sums[name] = parts.redistribute(placements=p.placements)
             else:
@@ -237,6 +248,7 @@ class FullySharded:
         for value in update.values():
             part = value.to_local() if guards.is_sharded(value) else value
             digest.update(bytes_of(part))
+        # Digests, not parts, are exchanged: each process can then record the whole update.
         local = torch.frombuffer(bytearray(digest.digest()), dtype=torch.uint8)
         device = next(iter(update.values())).device
         digests = [torch.empty_like(local, device=device) for _ in range(dist.get_world_size())]
@@ -246,6 +258,7 @@ class FullySharded:
 
 def _unwrap(module: nn.Module, undo: contextlib.ExitStack) -> None:
     """Take `fully_shard`'s class and hooks off a module until `undo` is closed."""
+    # Class and hooks are put back in reverse order.
     undo.callback(setattr, module, "__class__", type(module))
     module.__class__ = type(module).__bases__[1]  # FSDPModule goes before the module's own
     for kind in ("_forward_pre_hooks", "_forward_hooks"):
@@ -273,6 +286,7 @@ def shard_tensors(state: State, like: Mapping[str, torch.Tensor]) -> State:
     parts = copy.copy(state)
     for name, tensor in state.items():
         if name in like:
+            # Only tensors of the same name and shape are sharded; counters stay whole.
             parts[name] = shard_tensor(tensor, like[name])
     return parts
 
@@ -282,6 +296,7 @@ def shard_updates(state: Mapping[str, Any], optimizer: torch.optim.Optimizer) ->
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     memories = {}
     for position, memory in state["optimizer"]["state"].items():
+        # State that belongs to no parameter of this optimizer is left out.
         if position >= len(parameters):
             continue
         memories[position] = {

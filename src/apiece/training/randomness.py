@@ -95,6 +95,7 @@ class ChaCha20Stream(Uncopied):
         key = os.urandom(KEY_BYTES) if key is None else key
         if len(key) != KEY_BYTES:
             raise InputError(f"key: {len(key)} bytes; ChaCha20 takes {KEY_BYTES}")
+        # A zero nonce is safe, since a key is used for one stream only.
         self._encryptor = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor()
         self._process = os.getpid()
 
@@ -105,6 +106,7 @@ class ChaCha20Stream(Uncopied):
             size: Number of words.
         """
         check_process(self._process)
+        # Encrypting zeros gives the cipher's stream itself.
         words = self._encryptor.update(bytes(8 * size))
         return np.frombuffer(words, dtype=np.uint64)
 
@@ -114,6 +116,7 @@ class ChaCha20Stream(Uncopied):
         Args:
             size: Number of values.
         """
+        # The midpoint (k + ½)·2⁻⁵³ is never 0 nor 1.
         cells = self.bits(size) >> np.uint64(11)  # the upper 53 of 64 bits
         return (cells.astype(np.float64) + 0.5) * 2.0**-53
 
@@ -131,11 +134,13 @@ class ChaCha20Stream(Uncopied):
         """
         check_process(self._process)
         out = torch.empty(size, dtype=torch.float64)
+        # Rounded up to whole pairs; at most a block, which is used again and again.
         buffer = bytearray(8 * min(size + size % 2, _BLOCK))
         words = torch.frombuffer(buffer, dtype=torch.int64) if size else torch.empty(0)
         for start in range(0, size, _BLOCK):
             part = out[start : start + _BLOCK]
             pairs = (part.numel() + 1) // 2
+            # 16 bytes a pair: one word for the radius, one for the angle.
             self._encryptor.update_into(memoryview(_ZEROS)[: 16 * pairs], buffer)
             _write_normals(words[: 2 * pairs], part, pairs)
         return out
@@ -151,9 +156,11 @@ def _write_normals(words: torch.Tensor, out: torch.Tensor, pairs: int) -> None:
     words.bitwise_and_((1 << 52) - 1).bitwise_or_(1023 << 52)
     # Moved to the midpoints of 2⁵² cells of (0, 1), so that no logarithm is of 0.
     uniform = words.view(torch.float64).sub_(1 - 2.0**-53)
+    # In place: `uniform` becomes the radius √(−2 log u) in its first half.
     radius = uniform[:pairs].log_().mul_(-2).sqrt_()
     angle = uniform[pairs:].mul_(2 * math.pi)
     torch.cos(angle, out=out[:pairs]).mul_(radius)
+    # For an odd number the last sine is left out.
     sines = out.numel() - pairs
     torch.sin(angle[:sines], out=out[pairs:]).mul_(radius[:sines])
 
@@ -178,6 +185,7 @@ def draw_uniforms(generator: Generator, size: int) -> Floats:
     if isinstance(generator, np.random.Generator):
         return generator.random(size)
     if isinstance(generator, torch.Generator):
+        # In double precision: comparisons with small rates would be off in single.
         draws: Floats = torch.rand(size, generator=generator, dtype=torch.float64).numpy()
         return draws
     raise _make_generator_error(generator)
@@ -226,12 +234,14 @@ class Streams(Uncopied):
         if seed is None:
             return cls(os.urandom(KEY_BYTES), release=True)
         number = _check.count("seed", seed, least=0)
+        # Whoever knows the seed has the key: for experiments, and never for a release.
         digest = hashlib.sha256(f"apiece seed {number}".encode())
         return cls(digest.digest(), release=False)
 
     def derive(self, purpose: str, index: int, shard: int = 0) -> bytes:
         """Return the 32-byte key of one purpose, at one step or stage, for one process."""
         check_process(self.process)
+        # A keyed hash: purposes, steps and shards have keys of which none tells another.
         message = f"{purpose} {index} {shard}".encode()
         return hashlib.blake2b(message, key=self.key, digest_size=KEY_BYTES).digest()
 
@@ -324,15 +334,19 @@ def noisy_mean(
         return {name: total / divisor for name, total in sums.items()}
     totals = list(sums.values())
     sizes = [total.numel() for total in totals]
+    # One draw for all parameters, in their order: one stream a step.
     flat = draw_normals(generator, sum(sizes), totals[0].device).mul_(stddev)
     types = {total.dtype for total in totals}
     is_joint = len(types) == 1 and not any(map(guards.is_sharded, totals))
     if is_joint:
         # One operator for all tensors: of a small model's step the calls are what costs.
+        # Sum and noise meet in the noise's precision, double for a release, and are rounded to the
+        # grid there.
         flat.add_(torch.cat([total.reshape(-1) for total in totals]))
         _round_to_grid(flat, stddev)
         flat = flat.to(totals[0].dtype).div_(divisor)
     parts = flat.split_with_sizes(sizes)
+    # Views into the flat tensor, in the shapes of the sums.
     noisy = [part.view(total.shape) for part, total in zip(parts, totals, strict=True)]
     if not is_joint:
         # A sharded sum gets its part of the noise, which is drawn whole in every process.
@@ -350,6 +364,7 @@ def _round_to_grid(values: torch.Tensor, stddev: float) -> None:
     noise is below 1e-24 the grid stays at 2⁻¹⁰⁰, within reach of single precision.
     """
     _, exponent = math.frexp(stddev)  # stddev is in [2^(exponent − 1), 2^exponent)
+    # A power of two between stddev·2⁻²¹ and stddev·2⁻²⁰.
     step = 2.0 ** max(exponent - 1 - _GRID_BITS, -100)
     values.mul_(1 / step).round_().mul_(step)
 
@@ -360,6 +375,7 @@ def shard_tensor(tensor: torch.Tensor, like: Any) -> torch.Tensor:
         return tensor
     from torch.distributed.tensor import DTensor, Replicate
 
+    # Each process has the whole tensor: taking its own part needs no communication.
     replicated = [Replicate()] * like.device_mesh.ndim
     everywhere = DTensor.from_local(tensor, like.device_mesh, replicated, run_check=False)
     part: torch.Tensor = everywhere.redistribute(placements=like.placements)

@@ -65,6 +65,7 @@ class Tensors:
 
     def fetch(self, index: Indices, device: torch.device) -> tuple[object, object]:
         """Return copies of the rows at `index`, on `device`."""
+        # Selected on the device where the tensor is: only the batch is moved.
         rows = torch.from_numpy(index)
 
         def take(tensor: torch.Tensor) -> torch.Tensor:
@@ -81,6 +82,7 @@ class Tensors:
         digest = hashlib.blake2b(key=key, digest_size=16)
         for tensor in records.leaves((self.inputs, self.targets)):
             shape = tuple(tensor.shape)
+            # Shape and type go before the bytes, which alone could be of another tensor.
             digest.update(f"{shape} {tensor.dtype}".encode())
             digest.update(bytes_of(tensor))
         return digest.hexdigest()
@@ -118,6 +120,7 @@ class Items:
         if self.collate is None:
             yield from self._collate_by_default(index, device)
             return
+        # Each item alone, so that a collate function cannot pad one record by another's length.
         pairs = [self._collate_alone(item, device) for item in self._read_items(index)]
         groups: dict[object, list[int]] = {}
         for position, pair in enumerate(pairs):
@@ -125,6 +128,7 @@ class Items:
             # Values beside the tensors are this record's own: one of another must not stand for it.
             form = records.outline(pair)
             groups.setdefault((shapes, form), []).append(position)
+        # Tensors have one row each (checked in `_collate_alone`): joined along the first axis.
         for positions in groups.values():
             columns = zip(*(records.leaves(pairs[k]) for k in positions), strict=True)
             joined = [torch.cat(column) for column in columns]
@@ -169,17 +173,21 @@ class Items:
         share s of changed items goes unnoticed with probability (1 − s)^4096 at most. Torch's
         generator is set while they are read, so that random transforms give the same each time.
         """
+        # Keyed by the run's secret: the digest stands in a file, and must not tell the data.
         digest = hashlib.blake2b(str(self.size).encode(), key=key, digest_size=16)
         fingerprint = getattr(self.dataset, "fingerprint", None)
         if callable(fingerprint):
             digest.update(str(fingerprint()).encode())
             return digest.hexdigest()
+        # The probes are drawn by the key, too, so that nobody can know which items are not looked
+        # at.
         seed = int.from_bytes(hashlib.blake2b(b"probes", key=key, digest_size=8).digest(), "little")
         probes = np.arange(self.size)
         if self.size > PROBES:
             generator = np.random.default_rng(seed)
             probes = np.sort(generator.choice(self.size, PROBES, replace=False))
         with model_randomness(seed, ()):
+            # In parts of `_PROBES_AT_A_TIME`, rounded up, since a dataset may not fit in memory.
             for part in np.array_split(probes, -(-probes.size // _PROBES_AT_A_TIME)):
                 for _, inputs, targets in self.read_alike(part, torch.device("cpu")):
                     tensors = Tensors(inputs, targets, part.size)
@@ -189,6 +197,7 @@ class Items:
     def _read_items(self, index: Indices) -> list[object]:
         """Return the items at `index`, in one call where the dataset has `__getitems__`."""
         positions = index.tolist()
+        # `__getitems__` is torch's protocol for reading many items at once.
         read_many = getattr(self.dataset, "__getitems__", None)
         if read_many:
             return list(read_many(positions))
@@ -207,6 +216,8 @@ def look_at_items(source: Source) -> None:
     if isinstance(source, Tensors) or len(source) < 2:
         return
     try:
+        # Once alone and once beside another, under the same state of all streams: any difference is
+        # no chance.
         alone = _read_first_record(source, [0])
         beside = _read_first_record(source, [0, len(source) - 1])
     except (DataError, RuntimeError):  # items that do not fit together are the first step's error
@@ -229,6 +240,7 @@ def _read_first_record(source: Source, index: list[int]) -> list[torch.Tensor]:
         np.random.seed(0)  # noqa: NPY002
         torch.default_generator.manual_seed(0)
         groups = list(source.read_alike(np.array(index), torch.device("cpu")))
+    # Among the groups that came out, the one that holds the first record.
     positions, *trees = next(group for group in groups if 0 in group[0])
     row = positions.tolist().index(0)
     return [tensor[row] for tensor in records.leaves(trees)]
@@ -241,6 +253,7 @@ def _describe_form(item: object) -> object:
     """
     if isinstance(item, torch.Tensor):
         return item.shape, item.dtype
+    # Kinds of numbers that torch has tensors of: Booleans, whole, real and complex ones.
     if isinstance(item, np.ndarray) and item.dtype.kind in "biufc":
         return item.shape, item.dtype.str
     if isinstance(item, Mapping):
@@ -292,6 +305,7 @@ def source_of(dataset: object, *, order: object = None) -> Source:
     if isinstance(dataset, DataLoader):
         if dataset is not order:
             _check_even(dataset)
+        # What the loader wraps is read by position; its sampler and batch size are not used.
         source = source_of(dataset.dataset)
         # Opacus wraps the user's function.
         collate = getattr(dataset.collate_fn, "wrapped_collator_fn", dataset.collate_fn)
@@ -301,6 +315,7 @@ def source_of(dataset: object, *, order: object = None) -> Source:
     if isinstance(dataset, Mapping) and "labels" in dataset:
         dataset = _split_halves(dataset)
     if isinstance(dataset, TensorDataset):
+        # The last tensor is the target, all others are inputs.
         *inputs, targets = dataset.tensors
         return source_of((inputs[0] if len(inputs) == 1 else tuple(inputs), targets))
     if isinstance(dataset, tuple) and len(dataset) == 2:
@@ -320,8 +335,10 @@ def _check_even(loader: DataLoader[Any]) -> None:
     """Raise `DataError` unless the loader draws all records alike."""
     batches = loader.batch_sampler
     sampler: Any = batches.sampler if isinstance(batches, BatchSampler) else batches
+    # Shuffled or in order, each record once a pass, is as even as equal chances.
     is_even = type(sampler).__name__ in _POISSON_SAMPLERS
     if type(sampler) in (RandomSampler, SequentialSampler):
+        # A sampler of fewer draws than records would leave some out of each pass.
         is_even = len(sampler) == len(sampler.data_source) == len(loader.dataset)  # type: ignore[arg-type]
         is_even &= not getattr(sampler, "replacement", False)
     if not is_even:
@@ -375,6 +392,7 @@ class ParquetShards:
         self.files = _list_files(folder, "*.parquet")
         sizes: list[int] = []
         # Of each row group the number of its file, and its number in the file.
+        # Row groups, not rows, are what a Parquet file can be read by.
         self._groups: list[tuple[int, int]] = []
         # Of each file its footer, so that it is read once.
         self._footers: dict[Path, object] = {}
@@ -401,13 +419,16 @@ class ParquetShards:
         if not ((index >= 0) & (index < len(self))).all():
             raise IndexError(f"positions: beyond the {len(self)} records")
         items: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        # (positions,): the row group that each is in.
         group_of_record = np.searchsorted(self._starts, index, side="right") - 1
         for group in np.unique(group_of_record):
+            # One read for all of the records in a row group, whatever their order.
             in_group = np.flatnonzero(group_of_record == group)
             rows = index[in_group] - self._starts[group]
             inputs, targets = self._read_rows(int(group), rows)
             pairs = zip(inputs, targets, strict=True)
             items |= zip(in_group.tolist(), pairs, strict=True)
+        # Back in the order that was asked for, in which positions may repeat.
         return [items[number] for number in range(index.size)]
 
     def column(self, name: str) -> AnyArray:
@@ -429,6 +450,7 @@ class ParquetShards:
         import pyarrow as pa
 
         file_number, group_number = self._groups[group]
+        # The target may be among the inputs: each column is read once.
         columns = list(dict.fromkeys([*self.inputs, self.target]))
         table = self._open(self.files[file_number]).read_row_group(group_number, columns=columns)
         self.read += 1
@@ -437,7 +459,10 @@ class ParquetShards:
         target = table.column(self.target)
         targets: AnyArray = _read_floats(target)
         # A row without a target is left out like one with a missing input.
+        # NaN in the inputs makes the loss NaN, and clipping leaves such a record out.
         inputs[~np.isfinite(targets)] = np.nan
+        # Whole numbers stay exact as int64; a missing one stands as 0 in a row that is left out
+        # already.
         if pa.types.is_integer(target.type):
             targets = target.fill_null(0).to_numpy().astype(np.int64)
         return torch.from_numpy(inputs), torch.from_numpy(np.ascontiguousarray(targets))
@@ -513,6 +538,7 @@ class TarShards:
         sizes = array("q")
         starts = array("q")
         for file_number, path in enumerate(self.files):
+            # A record never reaches over files: the first member of each file begins one.
             previous = None
             for name, ending, offset, size in _read_members(path):
                 if name != previous:
@@ -529,6 +555,8 @@ class TarShards:
             np.asarray(column) for column in (file_numbers, ending_numbers, offsets, sizes)
         ]
         # Of each record its first part, and the number of parts.
+        # With the end of the last record, so that record k has the parts from start k to start k +
+        # 1.
         self._starts = np.append(np.asarray(starts), len(file_numbers))
         self.names = np.array(names, dtype=str)
         if np.unique(self.names).size < self.names.size:
@@ -546,6 +574,8 @@ class TarShards:
         columns = (column[parts].tolist() for column in self._parts)
         for file_number, ending_number, offset, size in zip(*columns, strict=True):
             with self.files[file_number].open("rb") as file:
+                # `pread` reads at an offset without moving a position, and so serves several
+                # threads.
                 data = os.pread(file.fileno(), size, offset)
             record[self._endings[ending_number]] = data
         return self.decode(record)

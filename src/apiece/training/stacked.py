@@ -47,6 +47,7 @@ def sum_by_person(values: Tensor, owner: Tensor, persons: int) -> Tensor:
     owner: (K, R) the person of each row, in 0 … persons − 1.
     """
     models, rows, *shape = values.shape
+    # The owner's index is broadcast over the further axes.
     index = owner.view(models, rows, *[1] * len(shape)).expand_as(values)
     total = values.new_zeros(models, persons, *shape)
     return total.scatter_add_(1, index, values)
@@ -87,6 +88,7 @@ class StackedMlp:
         Args:
             flat: (K, parameters).
         """
+        # Layer after layer: a weight, then its bias, side by side in a row of parameters.
         views = []
         models = flat.shape[0]
         start = 0
@@ -107,6 +109,7 @@ class StackedMlp:
             generator: Source of the random parameters.
         """
         flat = torch.rand(models, self.parameters, generator=generator, device=generator.device)
+        # From [0, 1) to [−1, 1), in place; then by layer to ±1/√in.
         for weight, bias in self.layers(flat.mul_(2).sub_(1)):
             for part in (weight, bias):
                 part.mul_(1 / math.sqrt(weight.shape[2]))
@@ -114,6 +117,7 @@ class StackedMlp:
 
     def _activations(self, flat: Tensor, inputs: Tensor) -> list[Tensor]:
         """Return each layer's inputs, and the logits."""
+        # (K, P, width): outputs of a layer are the inputs of the next.
         outputs = [inputs]
         layers = self.layers(flat)
         for number, (weight, bias) in enumerate(layers, start=1):
@@ -140,6 +144,7 @@ class StackedMlp:
         """
         outputs = self._activations(flat, inputs)
         # The derivative of cross-entropy by the logits is softmax less 1 at the target.
+        # (K, P, classes): the first δ, from which the others follow backwards.
         delta = torch.softmax(outputs[-1], dim=2)
         classes = targets[..., None]
         minus_one = delta.new_full((1, 1, 1), -1.0)
@@ -148,6 +153,8 @@ class StackedMlp:
         deltas = [delta]
         for number in range(len(layers) - 1, 0, -1):
             weight, _ = layers[number]
+            # δ of a layer is δ of the next one times that layer's weight, where ReLU let the input
+            # through.
             back = torch.bmm(deltas[0], weight)
             # The derivative of ReLU, in one pass; multiplying by a mask takes seven times as long.
             deltas.insert(0, torch.ops.aten.threshold_backward(back, outputs[number], 0.0))
@@ -167,6 +174,7 @@ class StackedMlp:
     ) -> Tensor:
         """Return the persons' norms (K, persons): ‖Σ_r δ_r a_rᵀ‖² is Σ_rs (δ_r·δ_s)(a_r·a_s)."""
         squared = norms.new_zeros(norms.shape[0], persons)
+        # So many models that their (R, R) matrices of products fit.
         models_at_a_time = max(1, _MOST_CELLS // norms.shape[1] ** 2)
         for start in range(0, norms.shape[0], models_at_a_time):
             part = slice(start, start + models_at_a_time)
@@ -175,6 +183,7 @@ class StackedMlp:
                 delta_products = d[part] @ d[part].mT
                 input_products = a[part] @ a[part].mT
                 gram = gram + delta_products * (input_products + 1)
+            # Products between rows of two persons are no part of anybody's norm.
             is_same_person = owner[part, :, None] == owner[part, None, :]
             rows = torch.where(is_same_person, gram, 0.0).sum(2)
             squared[part] = sum_by_person(rows, owner[part], persons)
@@ -214,15 +223,18 @@ class StackedMlp:
             Record p's share of row k has norm at most clip_norms[k, p], after round-off.
         """
         outputs, deltas, norms = self._backward(flat, inputs, targets)
+        # Of persons; a row is then scaled by its person's factor.
         if owner is not None:
             norms = self._join_norms(outputs, deltas, norms, owner, clip_norms.shape[1])
         factors = clip_factors(norms, clip_norms)
         finite = torch.isfinite(norms)
         if owner is not None:
+            # From persons (K, P) to rows (K, R).
             factors = factors.gather(1, owner)
             finite = finite.gather(1, owner)
         factors = factors[..., None]
         finite = finite[..., None]
+        # One number to wait for: mostly nobody is left out.
         all_finite = bool(finite.all())
         result = torch.empty_like(flat)
         # Written through views into the result: a layer's δᵀa, and δ for its bias.
@@ -235,6 +247,7 @@ class StackedMlp:
             torch.bmm(scaled.transpose(1, 2), a, out=weight)
             torch.sum(scaled, dim=1, keepdim=True, out=bias)
         logits = outputs[-1]
+        # Cross-entropy is log Σ exp(logits) − the target's logit.
         target_logits = logits.gather(2, targets[..., None])[..., 0]
         losses = torch.logsumexp(logits, dim=2) - target_logits
         return ClippedSum({SUMS: result}, norms, losses, clip_norms)
@@ -273,6 +286,7 @@ class StackedModule:
         """Return independently initialised parameters, (models, parameters)."""
         rows = []
         module = copy.deepcopy(self.module)
+        # From the caller's stream: models are the same for the same generator.
         seed = int(torch.randint(2**62, (1,), generator=generator, device=generator.device))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -284,6 +298,7 @@ class StackedModule:
 
     def _call_model(self, row: Tensor, records: Tensor) -> Tensor:
         """Return the logits (P, classes) of records (P, …) by one model, a row (parameters,)."""
+        # Parameters lie in a row one after the other, in the order of their names.
         parameters = {}
         start = 0
         for name, parameter in self.module.named_parameters():
@@ -313,6 +328,7 @@ class StackedModule:
             return functional.cross_entropy(self._call_model(row, record[None]), target[None])
 
         # Over the models, and over each model's records.
+        # (block, P, parameters) gradients and (block, P) losses.
         per_record = vmap(vmap(grad_and_value(loss), in_dims=(None, 0, 0)))
         sums = []
         norms = []
@@ -322,11 +338,13 @@ class StackedModule:
             gradients, values = per_record(flat[part], inputs[part], targets[part])
             if owner is not None:
                 gradients = sum_by_person(gradients, owner[part], clip_norms.shape[1])
+            # (block, P): each record's or person's norm, over all parameters.
             part_norms = row_squares(gradients).sqrt_()
             factors = clip_factors(part_norms, clip_norms[part])
             finite = torch.isfinite(part_norms)
             if not bool(finite.all()):
                 gradients = torch.where(finite[..., None], gradients, 0.0)
+            # Σ_i factor_i·gradient_i as a product (1, P)·(P, parameters) for each model.
             sums.append(torch.bmm(factors[:, None], gradients)[:, 0])
             norms.append(part_norms)
             losses.append(values)
@@ -343,6 +361,7 @@ def logits_in_parts(
     for start in range(0, inputs.shape[0], width):
         part = slice(start, start + width)
         records = inputs[part]
+        # All models see the same records: expanded, not copied.
         yield part, model.logits(flat, records.expand(flat.shape[0], *records.shape))
 
 

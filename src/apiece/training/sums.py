@@ -66,6 +66,7 @@ class Sums:
         self._rows_of_run = rows_of_run if method == "auto" and not compiled else None
         # Rows in memory whose values are to be checked before the first sum; None once they are.
         self._unchecked_rows: Tensors | None = None
+        # Values (labels, indices) can be checked at once only where all rows are in memory.
         if isinstance(source, Tensors) and method != "alone" and not compiled:
             self._unchecked_rows = source
 
@@ -80,6 +81,7 @@ class Sums:
         unfrozen, is not updated: the noise would be drawn for a sum that nobody applies.
         """
         former = self.parameters
+        # By identity and order: a parameter of the same name may be another tensor.
         current = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
         pairs = zip(current.values(), former.values(), strict=False)
         if len(current) == len(former) and all(new is old for new, old in pairs):
@@ -114,11 +116,13 @@ class Sums:
             return empty_sum(self.parameters)
         total: ClippedSum | None = None
         width = self.width or len(self.source)
+        # By batch, the positions in `records` that were in it.
         summed: list[Integers] = []
         weighed: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if self._rows_of_run is not None:
             weighed = weigh_capture(self._rows_of_run)
         devices = (p.device for p in self.parameters.values())
+        # Seeded once a pass; the generators are put back afterwards, so that nothing else moves.
         with weighed, model_randomness(seed, devices):
             for positions, inputs, targets, owner in self._make_batches(records, width, seed):
                 self._check_rows(inputs, targets)
@@ -136,8 +140,10 @@ class Sums:
                 total = clipped if total is None else total + clipped
                 summed.append(positions)
         assert total is not None
+        # With people, batches come in the order of the draw already.
         if self.people is not None:
             return total
+        # Records of one shape were put together: norms go back to the order of the draw.
         return total.ordered(np.concatenate(summed))
 
     def _check_rows(self, inputs: object, targets: object) -> None:
@@ -157,12 +163,14 @@ class Sums:
         if self.people is None:
             for start in range(0, records.size, width):
                 part = slice(start, start + width)
+                # Records of one shape at a time: their positions within this part.
                 for alike, inputs, targets in self.source.read_alike(records[part], device):
                     yield positions[part][alike], inputs, targets, None
             return
         # No guarantee rests on these coins: how many rows a person brings is bounded anyway.
         key = hashlib.blake2b(f"rows {seed}".encode(), digest_size=32).digest()
         brought = choose_rows(self.people, records, key)
+        # Whole persons only, since a person's norm is over all of their rows.
         for persons, rows in brought.split(width):
             batch = self.source.fetch(brought.rows[rows], device)
             yield positions[persons], *batch, brought.owner[rows]
@@ -183,7 +191,9 @@ class Brought:
 
         A person with more than `width` rows has a batch alone.
         """
+        # Persons are numbered in the order of the draw, and each has at least one row.
         persons = int(self.owner[-1]) + 1 if self.owner.size else 0
+        # By person, the row behind their last one.
         row_ends = np.searchsorted(self.owner, np.arange(persons), side="right")
         person = 0
         row = 0
@@ -206,19 +216,24 @@ def choose_rows(units: Units, drawn: Integers, key: bytes) -> Brought:
 
     key: 32 bytes, new in each step; drawn: (B,) positions of units, in any order, each once.
     """
+    # Rows of each drawn person; a number for each row says whose it is.
     counts = units.counts[drawn]
     owner = np.repeat(np.arange(drawn.size), counts)
     rank = _number_within(counts)  # of each row among its person's
     if units.most is not None:
         # Of each person with more rows than that, the `most` whose coins are lowest stay.
         stays = counts[owner] <= units.most
+        # Only rows of persons with too many need a coin.
         contested = np.flatnonzero(~stays)
         coins = _toss_coins(key, drawn[owner[contested]], rank[contested])
+        # Sorted by person, and within a person by coin.
         order = np.lexsort((coins, owner[contested]))
         coin_rank = _number_within(counts[counts > units.most])
+        # Those with the lowest coins: every subset of `most` rows is as likely as another.
         stays[contested[order[coin_rank < units.most]]] = True
         owner = owner[stays]
         rank = rank[stays]
+    # From person and rank within the person to the row in the data.
     return Brought(units.rows[units.starts[drawn[owner]] + rank], owner)
 
 
@@ -233,8 +248,10 @@ def _toss_coins(key: bytes, persons: Integers, ranks: Integers) -> npt.NDArray[n
 
     A block cipher encrypts each pair for itself: no word depends on which others are computed.
     """
+    # (rows, 2) words of 64 bits, one block of the cipher each.
     pairs = np.stack([persons, ranks], axis=1).astype("<u8")
     cipher = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+    # The first word of each encrypted block: 64 uniform bits.
     return np.frombuffer(cipher.update(pairs.tobytes()), dtype="<u8")[::2]
 
 
@@ -252,6 +269,7 @@ def read_units(
     """
     if people is not None:
         require_rows("dataset", None, people=people)
+        # Persons and their rows by the plan's ids, in its order.
         units = Units.of(people, ids)
         if units.owner.size != len(source):
             raise InputError(
@@ -261,6 +279,7 @@ def read_units(
         return units if rows_per_person is None else units.at_most(rows_per_person)
     if rows_per_person is not None:
         raise InputError("rows_per_person: without people each row is a record; give people too")
+    # A plan for persons bounds a person; rows clipped one by one would bound a row.
     if unit == "person":
         raise InputError(
             "people: the plan is for persons (plan.unit), and without people rows would have its "

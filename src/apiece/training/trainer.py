@@ -163,6 +163,7 @@ class Trainer(Descent):
         self.optimizer = optimizer
         self.loss_fn = loss_fn
         self.plan = plan
+        # Everything that may be refused is refused before the run owns a folder, a key or a step.
         updates = Updates(optimizer, scheduler, plan.learning_rate)
         _run_schedule_dry(plan, scheduler, optimizer)
         source = source_of(dataset, order=order)
@@ -171,11 +172,14 @@ class Trainer(Descent):
         bound = BoundPlan.of(plan)
         processes = Processes.current(self.model)
         streams = Streams.from_seed(seed)
+        # Boolean, one a record of the plan, in the plan's order.
         mask = read_included(included, bound.ids)
         # One key for all processes: they draw parts of the same batch, and the same noise.
         streams = replace(streams, key=processes.share_key(streams.key))
         units = read_units(people, bound.ids, source, rows_per_person, plan.unit)
         # What turns a batch of them into a clipped sum.
+        # The plan counts units (records, or persons with several rows); a capture is weighed
+        # against rows.
         units_of_run = sum(stage.steps * stage.expected_batch_size for stage in plan.stages)
         sums = Sums(
             self.model,
@@ -212,10 +216,13 @@ class Trainer(Descent):
         self._keeper = Keeper(
             self._loop,
             plan=plan,
+            # The group of each record; −1 for one that is left out, so that a resumed run leaves
+            # out the same.
             groups=np.where(mask, bound.group_index, -1),
             folder=checkpoint,
             every=_check.count("save_every", save_every),
         )
+        # All processes must have made their trainers before parameters are broadcast.
         processes.wait()
         processes.share_parameters(self.model.state_dict().values())
         # Only now, as it copies the parameters, which each stage starts from.
@@ -249,6 +256,7 @@ class Trainer(Descent):
 
     def _compute_spending(self, group: int) -> float:
         """Return a group's ε after the steps taken so far."""
+        # After the last step the plan's own figure is the answer, and no curve is needed.
         if self.step_number >= self.steps:
             return float(self.plan.epsilon_spent[group])
         return compute_spending_at(self.plan, group, self.step_number, self.plan.method)
@@ -261,6 +269,7 @@ class Trainer(Descent):
     def _repr_html_(self) -> str:
         """Return the table of groups for a notebook; of small ones only how many there are."""
         groups = self.plan.groups
+        # A small group's row could tell of few people, and stays hidden.
         large = [g for g, group in enumerate(groups) if group.records >= SMALL_GROUP]
         rows = []
         for g in large[:MAX_ROWS]:
@@ -315,14 +324,18 @@ class Trainer(Descent):
                 f"trainer: the run was ended after {self.step_number} of {self.steps} steps, and "
                 "the key of its noise is deleted; make a new plan"
             )
+        # Asked again before each step: a step that nobody has paid for draws nothing.
         paid = None if self._paid_steps is None else self._paid_steps()
         if paid is not None and self.step_number >= paid:
             raise StateError(
                 f"trainer: {paid} steps are paid for and taken; have the next ones paid "
                 "(TrainingCharge.extend), or stop and release the model"
             )
+        # Only once: a resumed run has looked at its first step.
         if self.step_number == 0:
             look_at_items(self._loop.sums.source)
+        # First the checkpoint from which the step could be made again, then the step, then the next
+        # one.
         self._keeper.before_step()
         progress = self._loop.step(self.steps)
         self._keeper.after_step()
@@ -407,6 +420,7 @@ class Trainer(Descent):
             raise InputError(f"resume: {name} is the folder's to say; leave it out")
         checkpoint = CheckpointFolder(Path(folder))
         state, key = checkpoint.load()
+        # A seed only says whether the run is a release; `resume` sets the key itself.
         seed = None if state["release"] else 0  # the checkpoint's key replaces the seed's
         trainer = cls(model, optimizer, loss_fn, plan, dataset, seed=seed, **options)
         trainer._keeper.resume(checkpoint, state, key)
@@ -457,6 +471,8 @@ def _make_unfreezing(
         )
     unfreezing = Unfreezing(sums.model, schedule)
     parameters = dict(sums.model.named_parameters())
+    # All parameters that any stage trains, by name: the optimizer must hold them from the
+    # beginning.
     trained = {}
     for step in schedule:
         for name in sorted(unfreezing.at(step)):
@@ -481,6 +497,7 @@ def fit_by_sgd(
     """Train a model by a plan and SGD; resume where `checkpoint` holds a part of this run."""
     sgd = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=momentum)
     arguments = (model, sgd, loss_fn, plan, dataset)
+    # The state file is written before the first step, so that it tells a run that has begun.
     if checkpoint is not None and (checkpoint / "state.pt").exists():
         trainer = Trainer.resume(checkpoint, *arguments, **options)
     else:

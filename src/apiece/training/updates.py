@@ -56,6 +56,8 @@ def run_dry(scheduler: Scheduler | None, optimizer: torch.optim.Optimizer, updat
     if scheduler is None:
         return
     try:
+        # The scheduler points to its optimizer: both are copied together, so that the copy moves
+        # its own.
         copied, copied_optimizer = copy.deepcopy(
             (scheduler, optimizer), _make_small_tensors(optimizer)
         )
@@ -74,6 +76,8 @@ def run_dry(scheduler: Scheduler | None, optimizer: torch.optim.Optimizer, updat
                     f"scheduler: {kind} fails after update {update} of {updates} ({reason}); "
                     f"{remedy}"
                 ) from None
+            # Each group's rate must be a number that an update can take; after the last one it does
+            # not matter.
             rate = min(float(group["lr"]) for group in copied_optimizer.param_groups)
             if update < updates and not 0 <= rate < math.inf:
                 raise InputError(
@@ -84,6 +88,8 @@ def run_dry(scheduler: Scheduler | None, optimizer: torch.optim.Optimizer, updat
 
 def _make_small_tensors(optimizer: torch.optim.Optimizer) -> dict[int, Any]:
     """Return a memo for `deepcopy` that puts one number for each tensor of an optimizer."""
+    # The memo maps each tensor's id to a tensor of one number: a copy of a large model costs
+    # nothing.
     tensors = [p for group in optimizer.param_groups for p in group["params"]]
     for state in optimizer.state.values():
         tensors += [value for value in state.values() if isinstance(value, torch.Tensor)]
@@ -109,6 +115,8 @@ class Updates:
                 "optimizer: SparseAdam takes sparse gradients only, and noise makes every entry "
                 "of them; use Adam"
             )
+        # A closure would be called inside the step, and would see losses and gradients without
+        # noise.
         if arguments := find_step_arguments(optimizer):
             raise UnsupportedError(
                 f"optimizer: {type(optimizer).__name__}.step needs {arguments[0]!r}, and would see "
@@ -146,11 +154,13 @@ class Updates:
         """
         # Counted first: an exception below leaves an update that has begun and is not made.
         self.begun += 1
+        # All parameters of the optimizer, and not only those with a noisy gradient.
         optimized = [p for group in self.optimizer.param_groups for p in group["params"]]
         for parameter in optimized:  # zero_grad does the same at a higher cost
             parameter.grad = None
         for name, parameter in parameters.items():
             parameter.grad = gradients[name].to(parameter.dtype)
+        # By the plan's schedule: the factor of this step on the rate that each group began with.
         if self.schedule is not None:
             factor = self.schedule.at(step)
             for group, base_rate in zip(self.optimizer.param_groups, self._base_rates, strict=True):
@@ -208,6 +218,7 @@ def find_step_arguments(stepper: object) -> list[str]:
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     # The method of the class: torch's schedulers put a wrapper over the optimizer's.
     step = type(stepper).step  # type: ignore[attr-defined]
+    # The first argument is self; what has a default, or is *args, need not be given.
     _, *arguments = inspect.signature(step).parameters.values()
     return [a.name for a in arguments if a.default is a.empty and a.kind not in variadic]
 
@@ -239,6 +250,7 @@ class OutputAverage(nn.Module):
             raise InputError(f"models: {len(models)} of them, {len(weights)} weights; give as many")
         self.models = nn.ModuleList(models)
         checked = [_check.positive("weight", weight) for weight in weights]
+        # Normalised once, in double precision, so that outputs are weighted by shares.
         share = torch.tensor(checked, dtype=torch.float64)
         self.register_buffer("weights", share / share.sum())
 
@@ -266,6 +278,7 @@ class Restarts:
     def __init__(self, model: nn.Module, updates: Updates) -> None:
         self._model = model
         self._updates = updates
+        # A deep copy: the model's own tensors go on changing.
         self._first = copy.deepcopy((model.state_dict(), updates.state_dict()))
         self.finished: list[State] = []
 
@@ -274,6 +287,7 @@ class Restarts:
 
         Model and updates then go back to the first state.
         """
+        # Once a stage: after a resumption `finished` has those that came before.
         while stage > len(self.finished):
             self.finished.append(copy.deepcopy(self._model.state_dict()))
             model, updates = copy.deepcopy(self._first)
@@ -283,10 +297,12 @@ class Restarts:
     def average(self, weights: Sequence[float]) -> OutputAverage:
         """Return the average over the finished stages and the present one."""
         models = []
+        # In order of the stages, the one in training last; each model is a copy with its own state.
         for state in [*self.finished, self._model.state_dict()]:
             model = copy.deepcopy(self._model)
             model.load_state_dict(state)
             models.append(model)
+        # Weights of the stages so far: the later ones are not trained yet.
         return OutputAverage(models, list(weights)[: len(models)])
 
     def state_dict(self) -> State:
@@ -340,6 +356,7 @@ class Unfreezing:
 
     def at(self, step: int) -> frozenset[str]:
         """Return the names of the parameters trained in a step, counted from 0."""
+        # The last stage of the schedule that has begun.
         return next(names for start, names in reversed(self._stages) if start <= step)
 
     def enter(self, step: int, sums: Sums) -> None:
@@ -350,6 +367,7 @@ class Unfreezing:
         names = self.at(step)
         if names == sums.parameters.keys():
             return
+        # Before the change, since it looks for changes that somebody else has made.
         sums.check_parameters()
         for name, parameter in self._parameters.items():
             parameter.requires_grad_(name in names)
