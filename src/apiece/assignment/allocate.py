@@ -70,6 +70,7 @@ class Allocate(Strategy):
         # start.
         sample_noise, rates = find_batch_noise(request)
         guesses = np.clip(np.rint(rates * steps), 1, steps).astype(np.int64).tolist()
+        # The noise is one for all: the most that any group needs.
         z = max(_find_noise(request, g, guess, sample_noise) for g, guess in enumerate(guesses))
         times = np.array([_find_times(request, g, guess, z) for g, guess in enumerate(guesses)])
         q = times / steps

@@ -140,6 +140,7 @@ def _plan_turns(strategy: Strategy, request: Request, noise: Correlated, parts: 
     and batches that are `parts` times as large, whose noise is multiplied by the norm of a column.
     """
     batch = request.expected_batch_size * parts
+    # Rounded up: some parts may have one turn less, which costs them less.
     turns = -(-request.steps // parts)
     if batch > request.records or turns < 1:
         raise InfeasibleError(
@@ -184,6 +185,7 @@ def _plan_alike(
     mask = np.asarray(joins)
     times = _count_passes(request, mask)
     correlated, sensitivities = _correlate(request, noise, times)
+    # The noise, in clip norms, with which each group that joins keeps its budget.
     worst = float((multipliers * sensitivities)[mask].max())
     clip_norms = np.full(multipliers.size, request.clip_norm)
     return _make_plan(strategy, request, correlated, times, worst * request.clip_norm, clip_norms)
@@ -242,6 +244,7 @@ def _make_plan(
     clip_norms: Floats,
 ) -> Plan:
     records = request.groups.records
+    # Nothing is drawn: a record that takes part k times in T steps counts as one with rate k/T.
     probabilities = times / request.steps
     stage = Stage(
         request.steps,
@@ -279,6 +282,7 @@ def _count_epochs(request: Request, noise: Correlated, multipliers: Floats) -> I
     most = int(_count_passes(request, np.ones(multipliers.size, dtype=bool)).max())
     strategy = _choose_strategy(request, noise, most)
     separation = _separate(request, noise, most)
+    # (passes,), rising: of a record that takes part k times, k from 1 on.
     sensitivities = np.array(
         [
             sensitivity_bound(
@@ -287,6 +291,8 @@ def _count_epochs(request: Request, noise: Correlated, multipliers: Floats) -> I
             for k in range(1, most + 1)
         ]
     )
+    # At the clip norm S/(z·s) of the loosest group, s of another group may be s·z of that over z of
+    # its own.
     allowed = sensitivities[-1] * multipliers.min() / multipliers
     counts = np.searchsorted(sensitivities, allowed * (1 + 1e-9), side="right")
     return np.asarray(np.maximum(counts, 1))

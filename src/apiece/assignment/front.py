@@ -202,6 +202,7 @@ def make_strategy(name: str, **options: object) -> Strategy:
     return strategy(**options)
 
 
+# What `compare` sets side by side unless it is told otherwise; Hybrid needs a bound.
 COMPARED: Sequence[Strategy | str] = ("uniform", "scale", "sample", Hybrid(0.02), "threshold")
 
 
@@ -354,6 +355,7 @@ def _resolve_strategy(strategy: Strategy | str) -> Strategy:
 
 def _run_strategy(strategy: Strategy, request: Request) -> Plan:
     """Return a strategy's plan; where a user's own strategy goes wrong, say so by its name."""
+    # Errors of these strategies are documented; those of a user's own are put into words.
     if type(strategy) in STRATEGIES.values():
         if request.noise is not None:
             return plan_correlated(strategy, request, request.noise)
@@ -381,6 +383,7 @@ def _run_strategy(strategy: Strategy, request: Request) -> Plan:
             "request.one_stage(…) makes it"
         )
     groups = request.groups
+    # A bound plan may have split groups, by coins that it tossed.
     fits = isinstance(plan, BoundPlan) or plan.budget_groups.same_as(groups)
     if not (fits and plan.steps == request.steps):
         raise InputError(
@@ -406,6 +409,7 @@ def _make_verified(request: Request, strategy: Strategy) -> Plan:
     for attempt in range(ATTEMPTS):
         try:
             plan = _bind_plan(_run_strategy(strategy, request), request.budgets)
+            # It keeps no promise that could be verified, and says so.
             if not plan.releasable:
                 return plan
             spent = plan.epsilon_spent
@@ -416,6 +420,7 @@ def _make_verified(request: Request, strategy: Strategy) -> Plan:
             return replace(plan, notes=(*plan.notes, *notes)) if notes else plan
         # Solvers round, and two routes of the accountant may differ: aim lower, and again.
         request = request.lower(spent, attempt)
+    # Raises, and names the group that spends too much.
     try:
         plan.verify().require()
     except VerificationError as error:

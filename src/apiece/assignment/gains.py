@@ -72,6 +72,7 @@ def measured_gain(noise: float) -> MeasuredGain | None:
         >>> measured_gain(0.05).trainings > 0
         True
     """
+    # Rows are intervals of noise that follow one another, each without its upper end.
     for row in _read_results()["rows"]:
         low, high = row["noise"]
         if low <= noise < high:

@@ -104,6 +104,8 @@ def _solve_jointly(request: Request, bound: Floats) -> tuple[Floats, Floats]:
     # Intervals are found only where the solution without them goes too far; each pass adds some.
     size = len(request.groups)
     q = request.mean_probability
+    # A bound of 0 holds a group at q̄; all others may go anywhere until they are seen to go too
+    # far.
     low = np.where(bound <= 0, q, MIN_RATE)
     high = np.where(bound <= 0, q, 1.0)
     intervals = Intervals(request, bound)
@@ -114,6 +116,7 @@ def _solve_jointly(request: Request, bound: Floats) -> tuple[Floats, Floats]:
     reach = np.full(size, np.nan)
     while True:
         rates = common.find_rates(low, high)
+        # A group that stands at an end that was found for it keeps its bound.
         unsure = (bound > 0) & (bound < 1) & (rates != ends).all(axis=0)
         with np.errstate(invalid="ignore", divide="ignore"):
             progress = np.log(rates / q) / reach
@@ -123,6 +126,7 @@ def _solve_jointly(request: Request, bound: Floats) -> tuple[Floats, Floats]:
             limits, reach[groups] = intervals.find_limits(groups, rates[groups])
             tight = limits != rates[groups]
             for g, limit in zip(groups[tight], limits[tight], strict=True):
+                # The interval reaches from this limit to the other side of q̄.
                 if rates[g] > q:
                     high[g] = limit
                     ends[1, g] = limit
@@ -160,6 +164,7 @@ class CommonNoise:
         share = self._request.share
         q = self._request.mean_probability
 
+        # The mean rate grows with ζ: more common noise lets everybody take part more often.
         def measure_room(zeta: float) -> float:
             return float(np.log(share @ self._rates_at(zeta, low, high) / q))
 
@@ -236,6 +241,7 @@ class Intervals:
         )
         limits = q.copy()
         stays = (found == far_begin) | np.isnan(found)
+        # Where nothing beyond q̄ keeps the bound, the group stays at its baseline.
         limits[far] = np.where(stays, baseline_rate, np.exp(found))
         return limits, reach
 

@@ -112,12 +112,14 @@ def _solve_run(request: Request, tau: float) -> tuple[float, float, Floats]:
     groups = request.groups
     chances = compute_participation(groups.epsilon, tau)
     certain = groups.epsilon >= tau
+    # Those who join for certain pay for the run itself, at most τ.
     epsilon = np.minimum(tau, request.target)[certain]
     for _ in range(PASSES):
         q = find_inner_rate(request, chances)
         z = find_uniform_noise(request, epsilon, groups.delta[certain], q)
         if certain.all():
             return z, q, chances
+        # The others pay for the same run behind their coin.
         curve = privacy_curve(sampled_steps(z, q, request.steps), method=request.method)
         allowed = _find_chances(curve, request.target * AIM, groups.delta)
         chances = np.where(certain, 1.0, allowed)

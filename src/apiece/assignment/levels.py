@@ -73,6 +73,7 @@ class Population:
         # log q and log z are nearly lines in these, so that means of a cell stand for its members.
         log_epsilon = np.log(self.epsilon)
         reach = _compute_reach(self.delta)
+        # One number a cell: that of ε times the cells of δ, and that of δ.
         row = _assign_cells(log_epsilon, EPSILON_CELLS)
         cell = row * DELTA_CELLS + _assign_cells(reach, DELTA_CELLS)
         share = np.bincount(cell, self.share).astype(np.float64)
@@ -89,6 +90,7 @@ def _assign_cells(values: Floats, count: int) -> Integers:
     """Return the cell of each value, of `count` equal ones between the least and the largest."""
     low = float(values.min())
     high = float(values.max())
+    # All in one cell where all values are equal.
     width = (high - low) / count or 1.0
     return np.minimum((values - low) / width, count - 1).astype(np.int64)
 
@@ -165,6 +167,7 @@ def _account(request: Request, make_mechanisms: Mechanisms, x: Floats, delta: Fl
         delta=np.tile(delta, x.size),
         method=request.method,
     )
+    # Above 0, since logarithms are taken.
     return np.maximum(spent.reshape(x.size, delta.size), 1e-12)
 
 
@@ -201,6 +204,7 @@ class Ladder:
 
         # Below what is asked, by what bounds vary by.
         target = np.log(people.epsilon) - MARGIN
+        # Heights of log ε, evenly spread, against which a budget's place is found by index.
         heights = np.linspace(float(target.min()) - 1e-6, float(target.max()) + 1e-6, FINE)
         table = self._invert(heights)
         rows = (target - heights[0]) / (heights[1] - heights[0])
@@ -216,6 +220,7 @@ class Ladder:
         if self.deltas.size > 1:
             log_epsilon = self._interpolate_deltas(log_epsilon)
         log_epsilon = np.maximum.accumulate(log_epsilon, axis=0)
+        # (heights, columns of δ).
         return np.array([np.interp(heights, column, x) for column in log_epsilon.T]).T
 
     def _interpolate_nodes(self, x: Floats) -> Floats:

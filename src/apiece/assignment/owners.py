@@ -163,6 +163,7 @@ class OwnedPlan:
     def _kinds(self) -> _Kinds:
         positions = _find_budgets(self.ownership, self.budgets)
         owns = self._holdings.count > 0
+        # (owners, 2 + rows of who has the most).
         columns = np.column_stack(
             [
                 self.budgets.epsilon[positions],
@@ -184,6 +185,7 @@ class OwnedPlan:
     def _lower_aims(self, aims: Floats, verification: Verification, attempt: int) -> Floats:
         """Return the owners' aims, lower where an owner's kind spends more than it asked."""
         overspending = np.log(verification.epsilon_spent / verification.epsilon)
+        # ε may jump with the aim: no more than a factor e at once.
         overspending = np.minimum(np.maximum(overspending, 0.0), 1.0)
         back = _CORRECTION * overspending + BACK * 2**attempt
         back = np.where(verification.kept, 0.0, back)
@@ -251,6 +253,7 @@ def assign_owned(
         )
         owned = OwnedPlan(plan, rows, ownership, budgets)
         verification = owned.verify()
+        # Lower aims would not make a plan with objections fit for release.
         if verification.ok or not plan.releasable:
             return owned
         aims = owned._lower_aims(aims, verification, attempt)
@@ -270,6 +273,7 @@ def _aim_rows(
     epsilon = budgets.epsilon[positions]
     delta = budgets.delta[positions]
     count = ownership.owned(rows)
+    # As if all selected rows had one rate.
     rate = min(1.0, expected_batch_size / rows.size)
     # Owners who asked the same and have as many rows have one aim.
     columns = np.column_stack([epsilon, delta, count])
@@ -323,6 +327,7 @@ def _aim_one_row(epsilon: float, delta: float, count: int, rate: float, steps: i
         keeps_budget, _MAX_NOISE, _MIN_NOISE * count, rounds=_BISECTIONS, middle=geometric
     )
     curve = privacy_curve(sampled_steps(float(z), rate, steps))
+    # From the lower end: an aim too low costs little, one too high another attempt.
     row_epsilon = float(curve.epsilon(delta).lower)
     return min(row_epsilon * (1 - BACK), epsilon)
 
@@ -330,6 +335,7 @@ def _aim_one_row(epsilon: float, delta: float, count: int, rate: float, steps: i
 def _combine_rows(plan: BoundPlan, groups: Integers) -> Mechanism:
     """Return the mechanism of rows of these groups together; −1 is no row."""
     rows = groups[groups >= 0]
+    # A single row has the plan's own mechanism, with any coin before a stage.
     if rows.size == 1:
         return plan.mechanism_for(int(rows[0]))
     if plan.worst_paths is not None or any(

@@ -207,6 +207,7 @@ class Request:
         batch = float(q @ self.groups.records)
         if not batch > 0:
             raise InputError("sampling_probability: 0 in every group; give some a chance above 0")
+        # A batch that differs by rounding alone is the one that was asked.
         asked = self.expected_batch_size
         if abs(batch - asked) <= BATCH_TOLERANCE * asked:
             batch = asked

@@ -25,6 +25,7 @@ from apiece.mechanisms import Composed
 from apiece.plan import BoundPlan, Plan
 from apiece.plan.parts import COMBINE, Stage
 
+# What part of a budget a round is offered, and who is charged for it.
 PACES = ("even", "greedy")
 CHARGING = ("everyone", "joined")
 # The largest number of distinct budgets, and so of chances of joining a round.
@@ -115,6 +116,8 @@ class Rounds(Strategy):
         if self.charging == "joined":
             return _plan_published(self, request, f"published_{name}")
         plan = request.plan(name, _schedule_rounds(self, request), combine=self.combine)
+        # The rounds were charged by a formula for pure ε, and spend less by the accountant's
+        # profile.
         plan = _lower_noise(plan, request.target)
         shares = plan.epsilon_spent / request.groups.epsilon
         spending = [
@@ -176,6 +179,7 @@ def _schedule_rounds(strategy: Rounds, request: Request) -> tuple[Stage, ...]:
     lengths = split_steps(request.steps, strategy.rounds)
     for turn, steps in enumerate(lengths):
         active = remaining > NEGLIGIBLE * groups.epsilon
+        # Rounds are made fewer until each has a batch of records; with one round there is no other.
         if turn and groups.records[active].sum() < batch:
             return _schedule_rounds(replace(strategy, rounds=strategy.rounds - 1), request)
         offer = remaining / (len(lengths) - turn) if strategy.pace == "even" else remaining
@@ -207,6 +211,7 @@ def round_to_levels(epsilon: Floats) -> Floats:
     distinct = np.unique(epsilon)
     if distinct.size <= LEVELS:
         return epsilon.copy()
+    # Evenly spread by rank, from the least on: nobody is rounded up.
     levels = distinct[np.arange(LEVELS) * distinct.size // LEVELS]
     return np.asarray(levels[np.searchsorted(levels, epsilon, side="right") - 1])
 
@@ -234,6 +239,7 @@ def _make_round(
     """
     size = participation.size
     delta = request.groups.delta.min(keepdims=True)
+    # The run within a round is one of standard DP-SGD at τ, with the strictest δ.
     (z,) = solve_noise(request, np.array([tau]), delta, q, steps=[steps])
     return Stage(
         steps=steps,
@@ -271,6 +277,7 @@ def _lower_noise(plan: Plan, target: Floats) -> Plan:
         binding = int(np.argmax(ratio))
         if 1 - TOLERANCE <= ratio[binding] <= 1:
             return scaled
+        # A little below the promise: the search may end above what it aims at.
         epsilon = float(target[binding]) * (1 - AIM_MARGIN)
         delta = float(plan.budget_groups.delta[binding])
 
@@ -284,6 +291,7 @@ def _lower_noise(plan: Plan, target: Floats) -> Plan:
         # With noise far below 1, as here at times, ε falls with its square.
         guess = factor * math.sqrt(ratio[binding])
         factor = find_crossing(measure_room, guess, 0.05, 16.0, tolerance=1e-3)
+    # No turn ended within the tolerance: the last factor, with a little more noise.
     return scale_noise(factor * (1 + 1e-3))
 
 
@@ -308,6 +316,7 @@ def _plan_published(strategy: Rounds, request: Request, name: str) -> BoundPlan:
     rounds = _toss_rounds(strategy, request, request.budgets.epsilon)
     # A group of the plan is a budget group and the rounds that its records joined.
     # Whoever has other coins has another mechanism, however equal the budgets.
+    # (records, 1 + rounds).
     keys = np.stack([request.budgets.group_index, *(turn.joined for turn in rounds)], axis=1)
     patterns, index, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
     origin = patterns[:, 0].astype(np.int64)
@@ -327,6 +336,7 @@ def _plan_published(strategy: Rounds, request: Request, name: str) -> BoundPlan:
                 batch=q * joining,
             )
         )
+    # Coins are revealed here: all records of one budget have the same worst path.
     taus = [turn.tau for turn in rounds]
     worst_paths = {
         g: _find_worst_path(request, stages, taus, g) for g in np.unique(origin).tolist()
@@ -401,6 +411,7 @@ def _find_worst_path(
     paths = np.array(sorted(set(list_paths(float(request.groups.epsilon[group]), taus))))
     # A path that joins a subset of another's rounds costs no more: those stay that are within no
     # path but themselves.
+    # (paths, paths): whether the first joins no round that the second does not.
     subsets = (paths[:, None] <= paths).all(axis=2)
     maximal: list[list[bool]] = paths[subsets.sum(axis=1) == 1].tolist()
 
@@ -408,6 +419,7 @@ def _find_worst_path(
         mechanisms = []
         for stage, joined in zip(stages, path, strict=True):
             if joined:
+                # Who joined has no coin before the stage any more.
                 mechanism = replace(stage, participation=None).mechanism(0)
                 if mechanism is not None:
                     mechanisms.append(mechanism)

@@ -100,6 +100,7 @@ def _solve_columns(
     sample = order[ranks]
     sample = sample[np.append(True, np.diff(epsilon[sample]) > 0)]
     solved = solve_rows(sample)
+    # Logarithms need parameters above 0, and a curve needs three points.
     if sample.size < 3 or not (solved > 0).all():
         return solve_rows(everyone)
     # Guesses alone are interpolated: what is returned is solved for and safe.
@@ -282,6 +283,7 @@ class RateCurve:
         neighbours = sorted(self._solved, key=lambda solved: abs(np.log(solved / z)))[:2]
         if not neighbours:
             return np.full(self._epsilon.shape, np.nan)
+        # From the nearest multiplier that was solved, along a slope in the logarithms.
         near_z = neighbours[0]
         near = self._solved[near_z]
         # The slope of 1/sqrt(exp(1/z²) − 1), which rates follow where they are small.
@@ -290,6 +292,7 @@ class RateCurve:
         if len(neighbours) > 1:
             far_z = neighbours[1]
             far = self._solved[far_z]
+            # Rates near 1 bend away from any line.
             usable = (near > 0) & (far > 0) & (near < SURE) & (far < SURE)
             ratio = np.where(usable, near, 1.0) / np.where(usable, far, 1.0)
             secant = np.log(ratio) / np.log(near_z / far_z)

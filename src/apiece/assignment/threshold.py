@@ -67,6 +67,7 @@ def _search_threshold(request: Request) -> tuple[float, Floats]:
     epsilon = request.groups.epsilon
     records = request.groups.records
     levels = np.unique(epsilon)
+    # How many records each τ keeps; some keep less than a batch.
     sizes = np.array([records[epsilon >= tau].sum() for tau in levels])
     levels = levels[sizes >= request.expected_batch_size]
     # Noise multiplier and rates by the index of their level.
@@ -98,6 +99,7 @@ def _solve_threshold(request: Request, tau: float) -> tuple[float, Floats]:
     joins = groups.epsilon >= tau
     records = int(groups.records[joins].sum())
     if records < batch:
+        # The message names the largest τ that keeps enough.
         order = np.argsort(-groups.epsilon, kind="stable")
         enough = np.cumsum(groups.records[order]) >= batch
         nearest = groups.epsilon[order][int(np.argmax(enough))]

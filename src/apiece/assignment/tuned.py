@@ -126,6 +126,7 @@ def _search_plans(
             # One group is enough: another's ε may follow from that one's, and stay below.
             if best_share >= ENOUGH:
                 break
+        # By what it was off, and the margin once more, since ε does not follow the aim exactly.
         back = np.maximum(back + overspending + MARGIN, 0.0)
     if not best:
         raise InfeasibleError(

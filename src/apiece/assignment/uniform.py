@@ -51,6 +51,8 @@ class Uniform(Strategy):
         z = find_level_noise(request, self.budget, request.target)
         plan = request.one_stage(self.name, z * request.clip_norm, request.mean_probability)
         broken = ~(plan.epsilon_spent <= groups.epsilon)
+        # At the strictest level a group that spends too much, by rounding, is aimed lower by
+        # `assign`.
         if not broken.any() or self.budget == "strictest":
             return plan
         records = int(groups.records[broken].sum())

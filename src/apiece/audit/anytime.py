@@ -91,6 +91,7 @@ class Claim:
         slope = np.exp(np.linspace(-epsilon, epsilon, LINES))
         # The curve's two lines meet where FPR = 1 − TPR = corner; all others go through that point.
         corner = (1 - delta) / (1 + math.exp(epsilon))
+        # Rounded up, so that no true claim is refused.
         offset = (1 - corner) * _UP - slope * corner / _UP
         return cls(f"({epsilon:.6g}, {delta:g})-DP", slope, np.clip(offset, 0.0, 1.0))
 
@@ -144,6 +145,7 @@ class EProcess:
         self.claim = claim
         self.log_wealth = 0.0
         self.log_most = 0.0
+        # All pairs so far, in order, and what the next ones are bet with; None for no bet.
         self._in = np.zeros(0)
         self._out = np.zeros(0)
         self._stakes: _Stakes | None = None
@@ -179,6 +181,7 @@ class EProcess:
             if len(self) >= self._due:
                 self._stakes = _set_stakes(self.claim, np.sort(self._in), np.sort(self._out))
                 self._due = len(self) + max(1, len(self) // _BLOCK)
+            # Up to where the stakes are set anew.
             part = slice(start, start + self._due - len(self))
             log_gains = _log_gains(self._stakes, ins[part], outs[part])
             wealth = self.log_wealth + np.cumsum(log_gains)
@@ -222,8 +225,10 @@ def _set_stakes(claim: Claim, ins: Floats, outs: Floats) -> _Stakes | None:
     # A threshold just below a score of a run with the record counts that score as above.
     just_below = np.nextafter(ins[rank - 1], -np.inf)
     threshold = np.unique(np.append(outs[pairs - rank], just_below))
+    # (thresholds,), never 0 or 1, at which a bet would stake all.
     seen_p = np.asarray((count_above(ins, threshold) + _PRIOR) / (pairs + 2 * _PRIOR))
     seen_q = np.asarray((count_above(outs, threshold) + _PRIOR) / (pairs + 2 * _PRIOR))
+    # (thresholds, lines) each.
     p, q, stake, growth = project_rates(seen_p[:, None], seen_q[:, None], claim.slope, claim.offset)
     # At each threshold the line whose bet grows fastest.
     row = np.arange(threshold.size)
@@ -232,6 +237,7 @@ def _set_stakes(claim: Claim, ins: Floats, outs: Floats) -> _Stakes | None:
     if not growth.max() > 0:
         return None
     # Shares of the wealth by what each threshold would have earned.
+    # What a stake alone would have grown to over all pairs, e^{pairs·growth}, but for the largest.
     share = np.where(growth > 0, np.exp(pairs * (growth - growth.max())), 0.0)
     stake = stake[row, line] * share / share.sum()
     return _Stakes(threshold, p[row, line], stake, q[row, line], stake * claim.slope[line])
@@ -241,6 +247,7 @@ def _log_gains(stakes: _Stakes | None, ins: Floats, outs: Floats) -> Floats:
     """Return the logarithms of the e-values of some pairs, (pairs,)."""
     if stakes is None:
         return np.zeros(ins.size)
+    # (pairs, thresholds).
     is_above_in = ins[:, None] > stakes.threshold
     is_above_out = outs[:, None] > stakes.threshold
     gain = (is_above_in - stakes.true_positive_rate) @ stakes.stake_in
@@ -278,6 +285,7 @@ def project_rates(
         growth = hit_in + miss_in
         growth += special.xlog1py(seen_q, -stake * slope * (1 - q))
         growth += special.xlog1py(1 - seen_q, stake * slope * q)
+    # Where the bet cannot grow or is no number, nothing is staked: an e-value of 1.
     sound = (stake > 0) & (p < 1) & (q > 0) & np.isfinite(growth)
     return p, q, np.where(sound, stake, 0.0), np.where(sound, growth, 0.0)
 
@@ -549,6 +557,7 @@ def engine_rounds(plan: Plan, *, seed: int) -> Iterator[Pairs]:
     """
     for round_number in count(0):
         # A seed of its own for each run, so that no two worlds share their noise.
+        # Signed seeds are wanted later: of 64 bits the highest is shifted out.
         state = np.random.SeedSequence((seed, round_number)).generate_state(2**10, np.uint64)
         seeds = iter((state >> np.uint64(1)).tolist())
         pairs: dict[str, tuple[npt.ArrayLike, npt.ArrayLike]] = {}
@@ -563,11 +572,13 @@ def _release_stage(
 ) -> Iterator[tuple[str, tuple[Floats, Floats]]]:
     """Yield the releases of some steps with each group's canary, by name, and those without any."""
     # One record a group, in their order.
+    # Budgets that all differ give each record a group of its own.
     budgets = Budgets(np.arange(1.0, len(groups) + 1), 1e-5)
     rates = np.array([part.sampling_probability for _, part in groups])
     clip_norms = np.array([part.clip_norm for _, part in groups])
     stage = Stage(_STEPS, float(rates.sum()), noise_stddev, rates, clip_norms)
     plan = Plan("audit", 1.0, budgets.groups, (stage,)).bind(budgets)
+    # One world without any canary serves all groups: their bets may depend on one another.
     without = _release_steps(plan, None, next(seeds))
     for group, (name, _) in enumerate(groups):
         yield name, (_release_steps(plan, group, next(seeds)), without)

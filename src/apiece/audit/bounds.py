@@ -69,8 +69,10 @@ def order_statistics(scores_in: Floats, scores_out: Floats) -> Thresholds:
     outs = np.sort(scores_out)
     ranks_out = doubling_ranks(outs.size)
     ranks_in = doubling_ranks(ins.size)
+    # Ranks count from the top of the scores without the target, from the bottom of those with it.
     thresholds_out = outs[outs.size - ranks_out]
     thresholds_in = ins[ranks_in - 1]
+    # At the k-th score from the bottom n − k + 1 count as above, whatever its ties (`Thresholds`).
     tp = np.append(count_above(ins, thresholds_out), ins.size - (ranks_in - 1))
     # Of the other arm also the scores equal to the threshold count against the test.
     fp_in = outs.size - np.searchsorted(outs, thresholds_in, side="left")
@@ -104,6 +106,7 @@ def choose_by_split(
         )
     half_in = ins.size // 2
     half_out = outs.size // 2
+    # The first halves choose, and the others, which nothing was chosen by, certify.
     trial = np.unique(np.concatenate([ins[:half_in], outs[:half_out]]))
     tpr, fpr = bound_rates(count_at(ins[:half_in], outs[:half_out], trial), error)
     best = int(np.argmax(epsilon_from_rates(tpr, fpr, delta)))
@@ -116,6 +119,8 @@ def bound_rates(candidates: Thresholds, error: float) -> tuple[Floats, Floats]:
     n = candidates.in_count
     fp = candidates.false_positives
     m = candidates.out_count
+    # The quantiles of Beta(k, n − k + 1) and Beta(k + 1, n − k), half of the error each; arguments
+    # are kept in range where the answer is 0 or 1 anyway.
     with np.errstate(invalid="ignore"):
         low = special.betaincinv(np.maximum(tp, 1), n - tp + 1, error / 2)
         high = special.betainccinv(fp + 1, np.maximum(m - fp, 1), error / 2)
@@ -124,6 +129,7 @@ def bound_rates(candidates: Thresholds, error: float) -> tuple[Floats, Floats]:
 
 def epsilon_from_rates(tpr: Floats, fpr: Floats, delta: float) -> Floats:
     """Return the smallest ε ≥ 0 at which (ε, δ)-DP allows these rates, from either side."""
+    # TPR ≤ e^ε·FPR + δ, and the same of the opposite test: 1 − FPR ≤ e^ε·(1 − TPR) + δ.
     with np.errstate(divide="ignore", invalid="ignore"):
         accept = np.log(np.maximum(tpr - delta, 0.0)) - np.log(fpr)
         reject = np.log(np.maximum(1 - fpr - delta, 0.0)) - np.log(1 - tpr)
@@ -162,6 +168,7 @@ def p_values(candidates: Thresholds, mu: float) -> Floats:
     fp = candidates.false_positives[:, None]
     n = candidates.in_count
     m = candidates.out_count
+    # (tests, grid): rates α at which either arm's p-value moves.
     by_fp = special.betainccinv(fp + 1, np.maximum(m - fp, 1), _TAILS)
     by_tp = special.betaincinv(np.maximum(tp, 1), n - tp + 1, _TAILS)
     grid = np.sort(np.hstack([by_fp, special.ndtr(special.ndtri(by_tp) - mu)]), axis=1)
@@ -376,6 +383,7 @@ def gdp_rejects(mu: float, error: float, *, canaries: int, guesses: int, correct
     # With p_c the chance of exactly c right guesses, the recursion bounds the tail sums from c
     # downwards by the trade-off function; if what is needed exceeds one, p cannot exist
     # (Mahloujifar, Melis, Chaudhuri 2024, Algorithms 3 and 4, alphabet of size 2).
+    # Expected shares of canaries guessed right, and wrong, in the tail whose chance is `error`.
     right = error * correct / canaries
     wrong = error * (guesses - correct) / canaries
     for i in range(correct - 1, -1, -1):
@@ -449,9 +457,11 @@ def one_run(
     values = flat_scores("scores", scores)
     truth = _check.truth_values("included", included, shape=values.shape)
     delta, confidence = _check_options(delta, confidence, method, ONE_RUN_METHODS)
+    # Shuffled, then sorted stably: equal scores stand in random order.
     shuffled = np.random.default_rng(_TIE_SEED).permutation(values.size)
     order = shuffled[np.argsort(values[shuffled], kind="stable")]
     guess_counts = _list_guess_counts(values.size, guesses)
+    # Bonferroni over the numbers of guesses tried.
     error = (1 - confidence) / len(guess_counts)
     bounds = [
         _bound_from_guesses(count, truth[order], error, delta, method) for count in guess_counts
@@ -513,6 +523,7 @@ def one_run_by_group(
     names = _check.group_names("groups", groups, size=values.size)
     distinct_names = np.unique(names)
     confidence = _check.probability("confidence", confidence, low_open=True, high_open=True)
+    # A union bound over the groups.
     group_confidence = 1 - (1 - confidence) / max(distinct_names.size, 1)
     bounds = {}
     for name in distinct_names:

@@ -78,6 +78,7 @@ def jonckheere_terpstra(populations: Sequence[npt.ArrayLike]) -> Trend:
         flat_scores(f"populations[{position}]", scores)
         for position, scores in enumerate(populations)
     ]
+    # Mann and Whitney's U of each two populations: pairs in which the later one is higher.
     statistic = sum(
         float(stats.mannwhitneyu(later, earlier, method="asymptotic").statistic)
         for earlier, later in combinations(arrays, 2)
@@ -99,9 +100,11 @@ def _compute_variance(sizes: Floats, ties: Floats) -> float:
     """Return the variance of the statistic without a trend, corrected for ties (Lehmann 1975)."""
     n = sizes.sum()
 
+    # Σ x(x − 1)(2x + 5), over sizes of populations or of ties.
     def sum_cubics(x: Any) -> Any:
         return (x * (x - 1) * (2 * x + 5)).sum()
 
+    # Σ n(n − 1)… of the sizes times that of the ties, k factors each.
     def multiply_permutations(k: int) -> Any:
         return special.perm(sizes, k).sum() * special.perm(ties, k).sum()
 
@@ -403,6 +406,7 @@ def audit_scores(
         for name in np.unique(members.groups).tolist():
             compared = np.append(members.groups == name, np.ones(other_count, dtype=bool))
             rocs[group_label(name)] = roc(scores[compared], truth[compared])
+    # Each canary is a member by a fair coin of its own, on which one-run bounds rest.
     canaries = min(member_count, other_count)
     canaries_in = int(generator.binomial(canaries, 0.5))
     drawn_members = generator.choice(member_count, canaries_in, replace=False)

@@ -37,9 +37,11 @@ class World:
 
 def world(confidences: Floats, member: Mask | Floats) -> World:
     """Return the moments over the models of a world, (n, augmentations); member: weights (K, n)."""
+    # (K, n, augmentations), and weights (K, n, 1) against them.
     values = confidences[..., None] if confidences.ndim == 2 else confidences
     weight = member[..., None].astype(np.float64)
     count = weight.sum(axis=0)
+    # NaN where a record has no model of this world.
     with np.errstate(invalid="ignore", divide="ignore"):
         mean = (weight * values).sum(axis=0) / count
         squares = weight * (values - mean) ** 2
@@ -65,8 +67,10 @@ def _log_density(x: Floats, moments: World) -> Floats:
 def _score_records(x: Floats, inside: World, outside: World, variant: str) -> Floats:
     """Return one score a record from confidences (…, n, A), averaged over augmentations."""
     if variant == "online":
+        # With and without the record, both normals have one constant, which cancels.
         log_ratio = _log_density(x, inside) - _log_density(x, outside)
     else:
+        # −log P(Z > (x − μ)/σ), by the lower tail of the negated argument.
         standardized = -(x - outside.mean) / (outside.std + _LEAST_STD)
         log_ratio = -special.log_ndtr(standardized)
     return np.asarray(log_ratio.mean(axis=-1))
@@ -159,6 +163,7 @@ def lira_each(shadows: ShadowScores, *, variant: str = "online") -> Floats:
     models = np.arange(shadows.models)
     scores = []
     for model, confidences in enumerate(shadows.confidences):
+        # A model never counts as its own shadow.
         other_models = shadows.of(models != model, slice(None))
         scores.append(lira(confidences, other_models, variant=variant))
     return np.stack(scores)
@@ -218,6 +223,7 @@ def privacy_scores(
         outside = world(centred, counts[:, None] * ~shadows.included)
         gap = np.abs(inside.mean - outside.mean)
         with np.errstate(invalid="ignore", divide="ignore"):
+            # Equal means are no leak, even where no model varies.
             ratio = np.where(gap == 0, 0.0, gap / (inside.std + outside.std))
         return np.asarray(ratio.mean(axis=-1))
 
@@ -226,6 +232,7 @@ def privacy_scores(
     if resamples:
         generator = np.random.default_rng(_check.count("seed", seed, least=0))
         share = _check.probability("confidence", confidence, low_open=True, high_open=True)
+        # How often each model is drawn in each resample, (resamples, K), takes the place of copies.
         chances = np.full(shadows.models, 1 / shadows.models)
         counts = generator.multinomial(shadows.models, chances, size=resamples).astype(float)
         resampled = np.stack([score_records(row) for row in counts])
@@ -325,6 +332,7 @@ def rmia(
     # No division by 0 where all reference models give the true class no chance.
     tiny = np.finfo(float).tiny
     ratio = special.expit(x) / np.maximum(reference, tiny)
+    # ratio(x)/ratio(z) ≥ γ for as many z as have a ratio of at most ratio(x)/γ.
     z_ratio = np.sort(special.expit(z) / np.maximum(z_reference, tiny))
     return np.searchsorted(z_ratio, ratio / gamma, side="right") / z.size
 

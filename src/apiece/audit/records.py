@@ -221,11 +221,13 @@ def read_canaries(
     ids: AnyArray = np.zeros(0)
     if key is not None:
         ids = (read_ids if person is None else read_persons)(table, key).astype(str)
+    # All rows of a person become one canary, with one coin and one group.
     if person is not None:
         units = Units.of(ids)
         ids = units.ids
         scores = units.mean(scores)
         columns = {name: units.once(column, f"column {name!r}") for name, column in columns.items()}
+    # The coins are put into the order of the scores, by id.
     if coins is not None and key is not None:
         coin_table = read_columns(coins, [key, *coin_columns])
         order = join(str(coins), read_ids(coin_table, key).astype(str), str(canaries), ids)

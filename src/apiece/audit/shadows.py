@@ -182,6 +182,7 @@ class ShadowJob:
 
     def digest(self) -> str:
         """Return a SHA-256 of everything that decides the result."""
+        # `included` and groups are in it as arrays: any other split is another job.
         settings = {
             "plan": self.plan.hash(),
             "recipe": asdict(self.recipe),
@@ -452,9 +453,11 @@ def target_job(
     target_positions = positions(pool.ids, np.asarray(targets))
     models = _check.count("models", models, least=2)
     count = target_positions.size
+    # (targets, models, records).
     included = np.ones((count, models, len(pool)), dtype=bool)
     # Every second model lacks its target.
     included[np.arange(count), 1::2, target_positions] = False
+    # (targets·models, records): in its own models alone a target is in the plan's group.
     groups = np.repeat(pool.groups[None], count * models, axis=0)
     groups[np.arange(len(groups)), np.repeat(target_positions, models)] = group
     expected = shared.budget_groups.records

@@ -40,6 +40,7 @@ class PaddedBatch(NamedTuple):
 
 def pad(models: Integers, records: Integers, count: int) -> PaddedBatch:
     """Return the pairs (model, record) as rows of equal length, padded with record 0."""
+    # Sorted by model, a pair's column is its place among the pairs of its model.
     order = np.argsort(models, kind="stable")
     sorted_models = models[order]
     sizes = np.bincount(sorted_models, minlength=count)
@@ -63,9 +64,11 @@ def batches(rates: Floats, steps: int, generator: np.random.Generator) -> Iterat
     block = max(1, min(steps, _DRAWN // max(1, int(flat_rates.sum()))))
     for start in range(0, steps, block):
         size = min(block, steps - start)
+        # An empty array of integers keeps the type where no pair has a rate above 0.
         step_parts = [np.empty(0, dtype=np.int64)]
         pair_parts = [np.empty(0, dtype=np.int64)]
         for rate, pairs in pairs_by_rate:
+            # Positions in a table of (steps of the block, pairs of this rate), row by row.
             positions = draw_positions(size * pairs.size, rate, generator)
             step_parts.append(positions // pairs.size)
             pair_parts.append(pairs[positions % pairs.size])
@@ -197,6 +200,7 @@ def train(
     inputs, targets = dataset
     device = inputs.device
     streams = BlockStreams.from_seed(seed, block, device)
+    # Gradients are made by `clipped_sum`; autograd keeps none.
     flat = model.initial(included.shape[0], streams.start).requires_grad_(False)
     optimizer = recipe.start(flat)
     step = 0
@@ -233,6 +237,7 @@ def stage_rates(
             "on Poisson batches alone; audit a plan of Sample with the same budgets"
         )
     joined = included
+    # Who takes part in a stage at all is decided once, before its first step.
     if stage.participation is not None:
         joined = included & (generator.random(included.shape) < stage.participation[groups])
     rates = np.where(joined, stage.sampling_probability[groups], 0.0)
@@ -279,6 +284,7 @@ def confidences(model: StackedModel, flat: Tensor, inputs: Tensor, targets: Tens
 def scale_logits(logits: Tensor, targets: Tensor) -> npt.NDArray[np.float32]:
     """Return z_y − log Σ_{c≠y} e^{z_c} = log(p_y/(1−p_y)), over the last axis of `logits`."""
     true_class = logits.gather(-1, targets[..., None])
+    # −∞ takes the true class out of the sum.
     other_classes = logits.scatter(-1, targets[..., None], -torch.inf)
     scaled = true_class[..., 0] - torch.logsumexp(other_classes, dim=-1)
     return np.asarray(scaled.detach().cpu().numpy())

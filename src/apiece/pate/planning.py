@@ -146,6 +146,7 @@ class VotePlan:
                 "plan: its stages are not what these seats, noise and phases do; make the plan "
                 "again, with plan_votes"
             )
+        # Last: a plan of other votes may well keep everybody's budget.
         self.plan.require()
 
     @property
@@ -265,6 +266,7 @@ def plan_votes(
     allowed = np.full(seats.teachers.size, np.inf)
     np.minimum.at(allowed, seats.pool, (mu / seats.reach) ** 2)
     if noise is None:
+        # Everybody votes to the end, so that the strictest pool decides.
         noise = _find_least_noise(float(allowed.min()), questions, limit, threshold)
         everybody = np.ones(allowed.size, dtype=bool)
         phases: tuple[Phase, ...] = (Phase(questions, limit, everybody),)
@@ -277,6 +279,7 @@ def plan_votes(
         f"Votes of {int(seats.teachers.sum())} teachers: steps are checks and answers, and what "
         "stands as a clip norm is how far one record can move the votes that are counted."
     )
+    # The mean sensitivity of an answer stands where a plan of gradients has its clip norm.
     total_reach = seats.reach @ groups.records
     mean_reach = np.sqrt(2.0) * total_reach / groups.records.sum()
     plan = Plan(
@@ -336,6 +339,7 @@ def _split_into_phases(
     phases = []
     questions_before = 0
     answers_before = 0
+    # Between two ends the same pools vote.
     for end in np.unique(last_questions[last_questions > 0]).tolist():
         # Rounded up: −(−a // b) is the least whole number that is at least a / b.
         answers_then = -(-end * answers // questions)
@@ -353,6 +357,7 @@ def make_stages(
     """Return the Gaussian mechanisms: in each phase a stage of checks, one of answers."""
     stages = []
     for phase in phases:
+        # Nothing is sampled: who votes takes part in each step.
         joins = phase.voting[seats.pool].astype(np.float64)
         size = float(joins @ groups.records)
         if noise.check is not None:

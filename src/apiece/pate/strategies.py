@@ -130,6 +130,7 @@ class Upsample(Voters):
 
     def seats(self, groups: BudgetGroups, mu: Floats, teachers: int) -> Seats:
         """Return one pool, in which records of larger budgets have more teachers."""
+        # A record of reach r spends r times the μ of one of reach 1, so that copies follow μ.
         proportional = self.base * mu / mu.min()
         copies = np.maximum(np.rint(proportional), 1)
         if not copies.max() <= teachers:

@@ -81,6 +81,7 @@ class Shares:
         sizes = self.sizes[:, None]
         # A model without rows has offset 0.
         highest_offset = np.maximum(sizes - 1, 0)
+        # A coin just below 1 times a size may be rounded up to the size.
         offsets = np.minimum((coins * sizes).astype(np.int64), highest_offset)
         if not self.rows.size:
             return np.zeros_like(offsets)
@@ -103,6 +104,7 @@ def deal_rows(
             "and none for a plan of records"
         )
     units = None if people is None else Units.of(people, bound.ids)
+    # Seats are drawn for everybody, so that who takes part moves nobody else.
     record, teacher = _seat_records(plan, key)
     if included is not None:
         mask = read_included(included, bound.ids)[record]
@@ -179,6 +181,7 @@ def _seat_records(plan: VotePlan, key: bytes) -> tuple[Integers, Integers]:
             pool = seats.pool[group]
             copies = int(seats.copies[group])
             pool_coins = coins[members, : seats.teachers[pool]]
+            # The positions of the least coins, in no order.
             chosen = np.argpartition(pool_coins, copies - 1, axis=1)[:, :copies]
             records.append(np.repeat(members + start, copies))
             teachers.append(first_teacher[pool] + chosen.reshape(-1))
@@ -221,6 +224,7 @@ def answer_questions(
         check_draws = stream.normal(passed.size).numpy()
         largest = counts.max(axis=1) + noise.check * check_draws
         passed = largest >= noise.threshold * total
+    # Which questions are answered follows from noisy checks, and costs nothing further.
     answerable = passed & (np.cumsum(passed) <= limit)
     draws = stream.normal(counts.size).numpy().reshape(counts.shape)
     classes = (counts + noise.answer * draws).argmax(axis=1)
@@ -283,6 +287,7 @@ def ask(
             start = answers.size
             # Blocks end at the same questions, wherever a run is taken up again.
             block = slice(start, min(end, start - start % BLOCK + BLOCK))
+            # What was answered before a restart counts against the phase's limit.
             remaining = phase.answers - int((answers[begin:] != NONE).sum())
             block_answers = np.full(block.stop - start, NONE)
             if remaining > 0:
@@ -292,6 +297,7 @@ def ask(
                 block_answers = answer_questions(
                     counts, plan.noise, float(weights.sum()), remaining, stream
                 )
+            # Written before the next block is asked: what is not in the file was shown to nobody.
             answers = np.concatenate([answers, block_answers])
             if kept is not None:
                 kept.write(answers)
@@ -357,6 +363,7 @@ def learn(
     optimizer = torch.optim.SGD([flat], lr=lessons.learning_rate, momentum=lessons.momentum)
     width = lessons.batch_size
     clip = torch.full((models, width), lessons.clip_norm)
+    # A model without rows draws row 0, which a bound of 0 keeps out of it.
     clip[torch.from_numpy(shares.sizes == 0)] = 0.0
     for step in range(lessons.steps):
         coins = streams.sampling(step).uniform(models * width).reshape(models, width)
@@ -518,6 +525,7 @@ def teach(
     require_dealt(plan, shares, people=people, included=included)
     kept = None if keep is None else KeptAnswers.for_questions(keep, plan, public)
 
+    # Teachers are trained only where a question is left to ask.
     @cache
     def teachers() -> Tensor:
         return learn(model, inputs, targets, shares, lessons, key, progress)
