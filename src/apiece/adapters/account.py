@@ -96,6 +96,7 @@ class Account:
             plan: The plan that it runs.
             named: Whether the plan's ids are those of persons, the same in every fit.
         """
+        # Only a fit that named its people tells who was in it.
         if named:
             fit = _Fit(plan.public(), plan.ids, plan.group_index)
         else:
@@ -115,6 +116,7 @@ class Account:
                 who was in which.
         """
         histories = self._collect_histories()
+        # By ε and then δ: the strictest first.
         budgets = sorted(histories)
         count = min(len(budgets), _MOST_GROUPS)
         chosen = np.linspace(0, len(budgets) - 1, count).round().astype(int)
@@ -137,6 +139,7 @@ class Account:
             rows = self._tabulate_budgets()
         histories: dict[Budget, list[History]] = {}
         for row in rows:
+            # Only fits that a person was in; −1 stands for none.
             history = tuple((fit, group) for fit, group in enumerate(row) if group >= 0)
             budget = self._find_budget(*history[0])
             histories.setdefault(budget, []).append(history)
@@ -175,6 +178,7 @@ class Account:
 
     def _compute_epsilon(self, history: History, delta: float) -> float:
         """Return an upper bound on the ε of all fits of a history together."""
+        # Equal mechanisms are composed as one repeated: the curve of a repetition is cheap.
         counts: Counter[Mechanism] = Counter(
             self._fits[fit].plan.mechanism_for(group) for fit, group in history
         )
@@ -183,6 +187,7 @@ class Account:
             for mechanism, times in counts.items()
         ]
         mechanism = parts[0] if len(parts) == 1 else Composed(*parts)
+        # In one composition for all fits, and not as a sum of ε.
         return float(privacy_curve(mechanism, method="pld").epsilon(delta).upper)
 
     def __repr__(self) -> str:
@@ -233,6 +238,7 @@ def _tabulate_groups(fits: list[tuple[Ids, Integers]]) -> list[list[int]]:
     # People are in no fit until one of them names them: −1.
     people = np.unique(np.concatenate([ids for ids, _ in fits]))
     table = np.full((people.size, len(fits)), -1, dtype=np.int64)
+    # Column of the fit, rows of its people.
     for fit, (ids, groups) in enumerate(fits):
         table[np.searchsorted(people, ids), fit] = groups
     return [[int(group) for group in row] for row in np.unique(table, axis=0)]

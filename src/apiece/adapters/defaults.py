@@ -46,6 +46,7 @@ def measure_noise(plan: Plan) -> float:
     """Return the noise in the sum of all mean gradients, as a share of the clip norm."""
     total = 0.0
     for stage in plan.stages:
+        # Of the mean gradient, in clip norms; steps add up as independent variances.
         scale = stage.noise_stddev / stage.expected_batch_size / plan.clip_norm
         total += stage.steps * scale**2
     return math.sqrt(total)
@@ -74,6 +75,7 @@ def noise_of_weights(plan: Plan, learning_rate: float, momentum: float = 0.0) ->
 
 def choose_rate(plan: Plan, momentum: float, defaults: Defaults) -> float:
     """Return the learning rate at which weights end with the default noise, or the largest."""
+    # With less momentum each step moves less far: the limit grows by as much.
     largest = defaults.largest * (1 - momentum) / (1 - MOMENTUM)
     return min(largest, defaults.noise / noise_of_weights(plan, 1.0, momentum))
 

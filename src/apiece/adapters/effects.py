@@ -119,8 +119,10 @@ def contrast_of_classes(classes: tuple[str, ...]) -> Contrast:
     count = len(classes)
     if count == 2:
         name = f"log odds of {classes[1]}"
+        # Half of one more goes to either output: their difference grows by one.
         matrix = np.array([[-1.0], [1.0]])
         return Contrast((name,), name, matrix, np.array([-0.5, 0.5]), math.sqrt(2))
+    # Less the mean of all scores: a constant in all of them changes no probability.
     centring = np.eye(count) - 1 / count
     return Contrast(classes, "score", centring, centring[:, 0], math.sqrt(1 - 1 / count))
 
@@ -135,6 +137,7 @@ def contrast_of_amount(width: float) -> Contrast:
 def read_effect(name: str, kind: Feature, weights: Floats, noise: float) -> Effect:
     """Return a column's function, from the weights (features, outputs) of its features."""
     has_missing = bool(kind.missing)
+    # Features without the last one, which is the indicator of missing cells.
     main = weights[: len(weights) - has_missing]
     positions: Floats | None = None
     is_log = isinstance(kind, Numeric) and kind.scale == "log"
@@ -149,6 +152,7 @@ def read_effect(name: str, kind: Feature, weights: Floats, noise: float) -> Effe
         labels = label_knots(points)
         positions = locate_knots(points)
         main = np.linspace(-1, 1, points.knots)[:, None] * main
+    # Centred: the model's constant holds the mean.
     values = main - main.mean(axis=0)
     if has_missing:
         values = np.concatenate([values, weights[-1:] - main.mean(axis=0)])
@@ -162,7 +166,9 @@ def read_surface(
     """Return a pair's joint effect, from the weights (features, outputs) of its products."""
     first, second = (columns[name] for name in pair)
     labels = (_label_bins(first), _label_bins(second))
+    # Products lie with the second column changing faster (`append_pairs`).
     grid = weights.reshape(len(labels[0]), len(labels[1]), weights.shape[1])
+    # Cells of "(missing)" stay out of the mean, as nothing is between them.
     rows = len(labels[0]) - bool(first.missing)
     cells = len(labels[1]) - bool(second.missing)
     values = grid - grid[:rows, :cells].mean(axis=(0, 1))
@@ -252,6 +258,7 @@ def draw(effects: Sequence[Effect | Surface], outputs: Sequence[str], title: str
 
 def _draw_one(panel: Axes, effect: Effect, values: Floats, name: str) -> None:
     """Draw one output of an effect: a line with its band, or points with bars."""
+    # Two standard deviations either way.
     band = 2 * effect.noise
     if effect.positions is None:
         places = np.arange(len(values))
@@ -260,12 +267,14 @@ def _draw_one(panel: Axes, effect: Effect, values: Floats, name: str) -> None:
         panel.set_xticks(places, effect.labels, rotation=90, fontsize=size)
         return
     positions = effect.positions
+    # "(missing)" has no place on the line.
     line = values[: len(positions)]
     panel.plot(positions, line, label=name)
     panel.tick_params(axis="x", labelsize=7)
     panel.fill_between(positions, line - band, line + band, alpha=0.25)
     if effect.is_log:
         lower = positions[0]
+        # The distance from the lower end, and 1, as features are scaled in training.
         forward = lambda x: np.log1p(np.maximum(x - lower, 0))  # noqa: E731
         panel.set_xscale("function", functions=(forward, lambda x: lower + np.expm1(x)))
         shown = positions[:: max(1, len(positions) // 5)]
@@ -274,10 +283,12 @@ def _draw_one(panel: Axes, effect: Effect, values: Floats, name: str) -> None:
 
 def _draw_surface(panel: Axes, surface: Surface, values: Floats, name: str) -> None:
     """Draw one output of a surface in colours; knots lie evenly, on the scale of their column."""
+    # The same limits for both signs, so that white is zero; noise alone stays pale.
     largest = max(float(np.abs(values).max()), 2 * surface.noise)
     mesh = panel.pcolormesh(
         np.arange(values.shape[0]),
         np.arange(values.shape[1]),
+        # The first column runs along x, and pcolormesh takes rows for y.
         values.T,
         shading="nearest",
         cmap="RdBu_r",

@@ -147,6 +147,8 @@ class _Classifies(ClassifierMixin, _Private):
             InputError: For other columns or images, or a row with a number that cannot be read.
         """
         check_is_fitted(self)
+        # In double precision: the softmax of single precision outputs would lose small
+        # probabilities.
         outputs = self._outputs(X).double()
         return np.asarray(outputs.softmax(dim=1).numpy())
 
@@ -161,6 +163,7 @@ class _Classifies(ClassifierMixin, _Private):
         """
         check_is_fitted(self)
         outputs = self._outputs(X).double().numpy()
+        # The log odds of two classes are the difference of their scores.
         if len(self.classes_) == 2:
             return np.asarray(outputs[:, 1] - outputs[:, 0])
         return np.asarray(outputs)
@@ -189,6 +192,7 @@ class _Classifies(ClassifierMixin, _Private):
             DataError: Where two have different indices.
             InputError: As `predict`.
         """
+        # Joined by index where both have one: by position a shuffled y would be scored silently.
         common_index(X=X, y=y, sample_weight=sample_weight)
         return float(super().score(X, y, sample_weight))
 
@@ -266,15 +270,19 @@ class _Tabular(_Private):
         if not isinstance(self.account, Account | None):
             raise InputError(f"account = {self.account!r}: give an apiece.sklearn.Account or None")
         training, pate = self._settings(budgets)
+        # These doubts follow from budgets and sizes of groups, which the plan shows as well.
         for doubt in list_doubts(budgets.groups):
             warnings.warn(doubt, UserWarning, stacklevel=2)
+        # Only plain DP-SGD has its plan here; a search and PATE make theirs while they train.
         plan = None
         if training.method == "dp-sgd" and self.search is None:
             unit = "record" if ids is None else "person"
             plan = plan_training(training, budgets, self._strategy(), unit=unit)
+            # By the plan's noise, which is public: no row has a say in the learning rate.
             if self._chooses_rate():
                 rate = choose_rate(plan, training.momentum, self._defaults)
                 training = replace(training, learning_rate=rate)
+        # Curves need a plan's noise, and so the declarations are read once more with their knots.
         curves = self._choose_curves(plan)
         columns = read_features(self.columns, names, curves)
         require_bins(pairs, columns)
@@ -282,12 +290,15 @@ class _Tabular(_Private):
         self.pairs_ = pairs
         features = encode_for_training(frame, columns, self.pairs_)
         # With the rows' positions as labels: so the targets of those that stay are found.
+        # Rows with a faulty cell are NaN throughout and leave here; by their positions the targets
+        # and weights of the others are found.
         rows = Examples(features, np.arange(len(frame)), ids).without_faulty()
         records = Examples(rows.features, targets[rows.labels], rows.person)
         seed = read_seed(self.random_state)
         if weights is not None:
             weights = weights[rows.labels]
         training = self._train(budgets, target, records, weights, training, plan, seed)
+        # What is recorded is public: names, settings, and the numbers of the public plan.
         self._record_run(
             y,
             features=int(features.shape[1]),
@@ -343,6 +354,7 @@ class _Tabular(_Private):
     def _settings(self, budgets: Budgets) -> tuple[Training, Pate]:
         """Return the settings of the training, checked as those of a job."""
         is_chosen = self._chooses_rate()
+        # By public counts of budgets and the steps.
         batch = self.batch_size
         if batch is None:
             batch = default_batch(
@@ -365,6 +377,7 @@ class _Tabular(_Private):
             hidden=tuple(self.hidden),
             rows_per_person=self.rows_per_person,
         )
+        # With a chosen rate the last steps are small, so that the noise of the end is, too.
         if is_chosen and self.learning_rate_schedule is None:
             training = replace(training, learning_rate_schedule=decay_to_zero(self.steps))
         return training, Pate()
@@ -409,7 +422,10 @@ class _Tabular(_Private):
         from apiece.jobs.search import SETTINGS, Candidates, Search, derive_run_seed
         from apiece.training.randomness import Streams
 
+        # Anything but a `Search` is a mapping of candidates.
         search = self.search if isinstance(self.search, Search) else Search(self.search)
+        # Without rows of validation the training rows score the candidates, under the promise of
+        # the search.
         scored = rows
         if search.validation is not None:
             X, y = search.validation
@@ -417,10 +433,12 @@ class _Tabular(_Private):
         defaults = {name: getattr(training, name) for name in SETTINGS}
         candidates = Candidates.of(search, budgets, self._strategy(), defaults, unit=rows.unit)
         ids = candidates.first.ids
+        # All plans of a search have one cost: the first one stands for them in the account.
         self._note_plan(candidates.first)
         weighted, labels = weigh_targets(target, rows.labels, weights)
 
         def train(plan: BoundPlan, settings: dict[str, Any], run: int) -> torch.nn.Module:
+            # Each run has a seed of its own, or the noise of two candidates would be the same.
             run_seed = None if seed is None else derive_run_seed(seed, run)
             run_training = replace(training, **settings)
             return fit_network(plan, rows, weighted, labels, run_training, seed=run_seed)
@@ -452,6 +470,7 @@ class _Tabular(_Private):
         import torch
 
         # In double precision: a row's outputs do not depend on the rows beside it.
+        # A copy: the stored network keeps its type, and its papers their digest.
         network = copy.deepcopy(self.network_).double()
         features = torch.from_numpy(self._encode_rows(X).astype(np.float64))
         with torch.no_grad():
@@ -513,6 +532,7 @@ class _Tabular(_Private):
     def _read_line(self) -> tuple[Floats, Any]:
         """Return the coefficients and the intercept of a model that is a straight line."""
         check_is_fitted(self)
+        # Papers and not the network decide: they are bound to its weights.
         if self.run_.hidden or self.run_.method != "dp-sgd":
             raise AttributeError(
                 "coef_: columns act together in this model; fit one without hidden layers"
@@ -520,6 +540,7 @@ class _Tabular(_Private):
         assert self.run_.estimator is not None
         columns = Schema.from_dict({"columns": self.run_.estimator["columns"]}, "fit").columns
         for name, kind in columns.items():
+            # A line needs a linear scale, no knots and no indicator of missing cells.
             is_line = (
                 isinstance(kind, Numeric)
                 and kind.scale == "linear"
@@ -533,13 +554,18 @@ class _Tabular(_Private):
         contrast = self._contrast()
         if isinstance(getattr(self, "target", None), Numeric) and self.target.scale == "log":  # type: ignore[attr-defined]
             raise AttributeError("coef_: the target is on a logarithmic scale; call effects()")
+        # The one linear layer: (outputs, features).
         layer = self.network_[0]  # type: ignore[index]
+        # (shown outputs, features).
         weights = (layer.weight.detach().double().numpy().T @ contrast.matrix).T
         intercept = layer.bias.detach().double().numpy() @ contrast.matrix
+        # The features are the declared numbers in order: all other columns of a line are skipped.
         numbers = {name: kind for name, kind in columns.items() if isinstance(kind, Numeric)}
         coefficients = np.zeros((len(weights), len(columns)))
         for position, (name, kind) in enumerate(numbers.items()):
             # A number is scaled from its range to [-1, 1].
+            # x = lower + half·(1 + scaled): slope per unit is weight/half, and the middle goes into
+            # the intercept.
             half = (kind.upper - kind.lower) / 2
             slope = weights[:, position] / half
             coefficients[:, list(columns).index(name)] = slope
@@ -572,6 +598,8 @@ class _Tabular(_Private):
         contrast = self._contrast()
         (effect,) = self._read_effects([column])
         assert isinstance(effect, Effect)  # of one name
+        # A column in a pair acts through the surface as well, which no curve of it alone makes
+        # monotone.
         partners = [pair for pair in self._fitted_pairs() if column in pair]
         if partners:
             raise InputError(
@@ -587,8 +615,10 @@ class _Tabular(_Private):
                 f"column = {column!r}: {len(contrast.outputs)} classes have no single direction; "
                 "fit two classes"
             )
+        # "(missing)" is no point of the curve, and stays as it is.
         points = len(effect.positions)
         values = effect.values[:points, 0]
+        # Isotonic regression, each point weighing the same: the nearest monotone values in ℓ2.
         change = isotonic_regression(values, increasing=increasing) - values
         copied: Self = copy.deepcopy(self)
         copied._add_to_effect(column, change)
@@ -607,10 +637,13 @@ class _Tabular(_Private):
         # A straight line is known by its slope over [-1, 1], half the rise between the ends.
         weights = change if kind.knots else np.array([(change[-1] - change[0]) / 2])
         contrast = self._contrast()
+        # (network's outputs, features): `spread` says how the shown number is divided among the
+        # outputs.
         shares = contrast.spread[:, None] * weights
         layer = self.network_[0]  # type: ignore[index]
         with torch.no_grad():
             layer.weight[:, where.start : where.start + len(weights)] += torch.from_numpy(shares)
+        # The papers speak of these weights from now on.
         bound = Bound.of(self.network_.state_dict(), None, self.run_.seed, None)
         self.run_ = replace(self.run_, bound=bound)
 
@@ -645,15 +678,18 @@ class _Tabular(_Private):
                 raise unknown("column", name, features)
         contrast = self._contrast()
         layer = self.network_[0]  # type: ignore[index]
+        # (features, shown outputs).
         weights = layer.weight.detach().double().numpy().T @ contrast.matrix
         settings = self.run_.kept.settings
         momentum = settings.get("momentum", 0.0)
+        # All noise of the steps in one weight, times what the contrast makes of it.
         noise = noise_of_weights(self.plan_, settings["learning_rate"], momentum)
         noise *= contrast.gain
         places = locate_features(features)
         effects: list[Effect | Surface] = []
         for name in names:
             if isinstance(name, tuple):
+                # A pair's products come after all columns, pair by pair.
                 start = count_features(features, pairs[: pairs.index(name)])
                 stop = count_features(features, pairs[: pairs.index(name) + 1])
                 effects.append(read_surface(name, features, weights[start:stop], noise))
@@ -806,6 +842,7 @@ class PrivateClassifier(_Classifies, _Tabular):
         weights = super()._read_weights(sample_weight, targets)
         factors = weigh_classes(self.class_weight, self.classes_)
         if factors is not None:
+            # Both factors are in [0, 1], and so is their product.
             weights = factors[targets] if weights is None else weights * factors[targets]
         if weights is not None and self.method == "pate":
             raise InputError(
@@ -819,6 +856,7 @@ class PrivateClassifier(_Classifies, _Tabular):
         training = replace(training, method=self.method)
         pate = Pate(teachers=self.teachers, threshold=self.threshold)
         if self.method == "pate":
+            # A teacher has few rows: its batch is small, where none is given.
             size = 32 if self.batch_size is None else self.batch_size
             training = replace(training, batch_size=size)
             pate = replace(
@@ -903,6 +941,7 @@ class PrivateRegressor(RegressorMixin, _Tabular):
         check_is_fitted(self)
         target = self.target
         assert isinstance(target, Numeric)  # checked by fit
+        # On a logarithmic scale effects are in half its length, not in the target's unit.
         width = 2.0 if target.scale == "log" else target.upper - target.lower
         return contrast_of_amount(width)
 
@@ -1030,8 +1069,10 @@ class PrivateImageClassifier(_Classifies):
         classes = read_classes(self.classes)
         codes = encode_labels(X, y, classes)
         self.classes_ = classes
+        # By rows: images have no ids.
         budgets = self._budgets(X, y, epsilon, delta, None, codes.size)
         plan = recipe.plan(budgets, self.strategy)
+        # By public transforms: what they compute of an image depends on that image alone.
         features = recipe.features(np.asarray(X), cache=self.cache)
         seed = read_seed(self.random_state)
         self.network_ = recipe.train(

@@ -126,6 +126,7 @@ class Federation:
                 "client_epsilon: no client_clip bounds what a client adds; give plan_federation "
                 "client_clip="
             )
+        # A client's sum moves by at most client_clip, and joins by one coin a round.
         noise = Gaussian(self.noise_stddev / self.client_clip)
         mechanism = Repeated(Sampled(noise, self.client_probability), self.rounds)
         return float(privacy_curve(mechanism).epsilon(delta).upper)
@@ -192,6 +193,7 @@ class UnsampledFederation:
         Args:
             level: Its position in `clip_norms`.
         """
+        # How far one record moves the correlated sums at most, in units of its clip norm.
         moved = self.noise.sensitivity(steps=self.rounds, times=self.participations)
         multiplier = self.noise_stddev / self.clip_norms[level] / moved
         # Rounded down: the divisions are rounded to the nearest.
@@ -265,6 +267,7 @@ def plan_unsampled_federation(
         )
     times = _check.count("participations", participations)
     length = _check.count("rounds", rounds)
+    # As far apart as the rounds allow.
     apart = max(length // times, 1) if separation is None else separation
     workload = Workload(length)
     strategy: NoiseStrategy
@@ -275,7 +278,9 @@ def plan_unsampled_federation(
             workload, buffers=buffers, participations=times, separation=apart
         )
     noise = CorrelatedNoise(strategy, apart)
+    # How far all rounds of a record move the sequence, against the independent noise.
     moved = noise.sensitivity(steps=length, times=times)
+    # The noise of one full-batch step at each ε: all rounds together are one Gaussian.
     multipliers = noise_multipliers(
         epsilon=_check.positive_array("epsilon", epsilon),
         delta=delta,
@@ -290,8 +295,10 @@ def plan_unsampled_federation(
         rounds=length,
         participations=times,
         noise=noise,
+        # Rounded down, so that no level's ε is passed by rounding.
         clip_norms=tuple((stddev * inverse * (1 - 8 * ULP)).tolist()),
         noise_stddev=float(stddev),
+        # Each record takes part in times of length rounds.
         expected_batch_size=float(counts.sum() * times / length),
     )
 
@@ -342,6 +349,7 @@ def plan_federation(
         raise InputError(
             f"records: {len(records)} counts for {len(epsilon)} levels; give one a level"
         )
+    # Level by level: the noise is common, and only the rate follows from the budget.
     rates = []
     for budget in epsilon:
         level_epsilon = _check.positive("epsilon", budget)
@@ -352,6 +360,7 @@ def plan_federation(
                 f"{rounds} rounds; give more noise or fewer rounds"
             )
         rates.append(rate)
+    # Public: counts of levels and rates, never who joined.
     joining = sum(rate * count for rate, count in zip(rates, records, strict=True))
     expected = client_probability * joining
     return Federation(
@@ -389,6 +398,7 @@ def charge(
     """
     require_ids("ids", ids, levels=levels)
     costs = federation.costs(delta).of(levels)
+    # The terms bind the charge to this federation's numbers: another one must have another name.
     terms: Any = asdict(federation)
     if isinstance(federation, UnsampledFederation):
         terms["noise"] = federation.noise.to_json()
@@ -399,6 +409,7 @@ def charge(
 def _compute_costs(federation: Federation, delta: float) -> Costs:
     """Return the costs of all rounds for a record of each level, client coin known."""
     curves = []
+    # A rate of zero is never drawn, and costs nothing.
     for rate in federation.rates:
         if rate == 0:
             curves.append(privacy_curve(Composed()))
@@ -408,6 +419,8 @@ def _compute_costs(federation: Federation, delta: float) -> Costs:
             rate,
             federation.client_probability,
             federation.rounds,
+            # The tail beyond the counted numbers must be small even against the least slack of an
+            # account.
             delta * _LEAST_SLACK,
         )
         curves.append(PrivacyCurve(joined))
@@ -452,18 +465,25 @@ class _Joined:
     ) -> _Joined:
         from scipy.stats import binom
 
+        # The number of rounds that a client joins is binomial.
         times = binom(rounds, probability)
+        # Where the upper tail is small against δ, and some quantiles before it.
         counts = [times.isf(_TAIL * delta), *(times.ppf(p) for p in _QUANTILES)]
         counted = np.unique(np.clip(counts, 1, rounds)).astype(int)
+        # Few rounds are counted one by one, without loss.
         if rounds <= _LISTED_ROUNDS:
             counted = np.arange(1, rounds + 1)
+        # P(previous < times ≤ count): joining fewer times costs less, so that the count's curve
+        # covers them. Nought times costs nothing.
         share = np.diff(times.cdf(counted), prepend=times.cdf(0)) * (1 + _CHANCE_ROUNDING)
+        # What lies beyond all counts has δ = 1.
         beyond = float(times.sf(counted[-1])) * (1 + _CHANCE_ROUNDING)
         curves = [_compute_curve(multiplier, rate, int(count)) for count in counted]
         return cls(share, curves, beyond)
 
     def delta(self, epsilon: Floats) -> Bounds:
         deltas = np.array([np.asarray(curve.delta(epsilon).upper) for curve in self.curves])
+        # beyond + Σ share·δ_count(ε), never above 1.
         upper = np.minimum(self.beyond + self.share @ deltas, 1.0)
         return Bounds(np.zeros(epsilon.shape), upper)
 
@@ -474,6 +494,7 @@ class _Joined:
         # to 1 within the rounding taken off: so this ε is enough, and it is not evaluated again.
         # Two roundings of one curve may differ from each other by more than that.
         sufficient = np.asarray(self.curves[-1].epsilon(remaining).upper)
+        # From an ε that is enough downwards: each halving keeps the upper end valid.
         least, _ = bisect(
             lambda epsilon: np.asarray(self.delta(epsilon).upper <= delta),
             sufficient,
@@ -491,12 +512,14 @@ def _find_rate(
     def keeps(rate: float) -> bool:
         return _compute_epsilon(multiplier, rate, probability, rounds, delta) <= epsilon
 
+    # The rate may be 1, or none at all; between them the ε rises with the rate.
     if keeps(1.0):
         return 1.0
     if not keeps(_LEAST_RATE):
         return 0.0
     low = _LEAST_RATE
     high = 1.0
+    # In proportion: both ends are rates over several powers of ten.
     while high / low > _RATE_PRECISION:
         middle = math.sqrt(low * high)
         if keeps(middle):

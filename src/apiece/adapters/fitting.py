@@ -54,6 +54,7 @@ def encode_labels(X: object, y: object, classes: npt.NDArray[np.generic]) -> Int
     check_consistent_length(X, labels)
     require_same_index(X, y)
     check_classification_targets(labels)
+    # By value and not by text: 1, 1.0 and "1" name one class.
     codes = Declared(classes.tolist()).positions(labels.tolist())
     undeclared = codes < 0
     if undeclared.any():
@@ -134,6 +135,7 @@ def read_columns(columns: object, names: list[str], knots: int = 0) -> dict[str,
             "Date, Boolean or Skip, or a Schema"
         )
     undeclared = [name for name in names if name not in columns]
+    # Both ways: an undeclared column would be learned from unbounded, an absent one is a mistake.
     absent = [name for name in columns if name not in names]
     if undeclared or absent:
         problem = "are not declared" if undeclared else "are declared, and not in X"
@@ -185,6 +187,7 @@ def read_pairs(pairs: object, names: list[str], columns: Columns) -> tuple[Pair,
 
 def _find_column(entry: object, names: list[str], columns: Columns) -> str:
     """Return the name of a column that makes features, from its name or its position."""
+    # A name may be a number, in tables that have such columns.
     name = str(entry)
     is_position = isinstance(entry, int | np.integer) and not isinstance(entry, bool)
     # The columns of an array have no names but these.
@@ -202,6 +205,7 @@ def _find_column(entry: object, names: list[str], columns: Columns) -> str:
 
 def require_bins(pairs: Sequence[Pair], columns: Columns) -> None:
     """Check that each column of a pair has values or knots, whose products are a surface."""
+    # Each column once, in the order of the pairs.
     for name in dict.fromkeys(name for pair in pairs for name in pair):
         kind = columns[name]
         if not isinstance(kind, Categorical) and not kind.knots:
@@ -261,9 +265,11 @@ def read_budgets(
                 f"{name}: shape {np.shape(values)} for {rows} rows; give one number, or one for "
                 "each row"
             )
+    # One entry a row, so that names of levels become ε and labels here.
     of_rows = Budgets(np.broadcast_to(np.asarray(epsilon), rows), delta, levels=levels)
     if people is None:
         return of_rows
+    # A person's first row says their budget; all others are held against it.
     ids, first_rows, person = np.unique(people, return_index=True, return_inverse=True)
     of_persons = of_rows.taken(first_rows)
     for name in ("epsilon", "delta"):
@@ -291,6 +297,7 @@ def read_seed(random_state: object) -> int | None:
         return None
     if isinstance(random_state, int | np.integer):
         return int(random_state)
+    # A generator of scikit-learn's gives a number, which then stands for it.
     return int(check_random_state(random_state).randint(2**31))
 
 
@@ -301,6 +308,7 @@ def read_weights(sample_weight: npt.ArrayLike, rows: int) -> Floats:
         raise InputError(
             f"sample_weight: shape {weights.shape} for {rows} rows; give one number for each"
         )
+    # NaN fails both comparisons, and is refused with them.
     outside = ~((weights >= 0) & (weights <= 1))
     if outside.any():
         raise InputError(
@@ -332,6 +340,7 @@ def weigh_classes(
         )
     factors = []
     for name in names:
+        # A class that is not named weighs 1.
         factor = _check.finite("class_weight", class_weight.get(name, 1.0))
         if not 0 <= factor <= 1:
             raise InputError(
@@ -368,6 +377,7 @@ def _learns(step: object) -> bool:
     if step is None or isinstance(step, str):
         return False  # "passthrough" or "drop"
     for attribute in ("steps", "transformer_list", "transformers"):
+        # Composite steps learn if any of their parts does.
         parts = getattr(step, attribute, None)
         if isinstance(parts, Iterable):
             return any(_learns(part[1]) for part in parts)

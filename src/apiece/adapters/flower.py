@@ -85,11 +85,13 @@ def _describe_difference(local: Form, remote: Form) -> str | None:
     """Return a client's difference from the server in trained parameters, in words; or None."""
     if local == remote:
         return None
+    # In one of the two alone: the first by name says what is frozen on one side only.
     unpaired = {name for name, _ in local} ^ {name for name, _ in remote}
     if unpaired:
         name = sorted(unpaired)[0]
         side = "here" if name in dict(local) else "at the server"
         return f"{len(local)} parameters here, {len(remote)} at the server; {name!r} only {side}"
+    # The first difference: another shape, or another order.
     for (name, shape), (remote_name, remote_shape) in zip(local, remote, strict=True):
         if (name, shape) != (remote_name, remote_shape):
             break
@@ -152,6 +154,7 @@ class FederatedStrategy(Strategy):
                 "parameters: none is trained; give a model with parameters that require a gradient"
             )
         self.names = list(arrays) if isinstance(parameters, nn.Module | Mapping) else None
+        # In double precision here; clients get them in their own types.
         self.current = [np.array(p, dtype=np.float64) for p in arrays.values()]
         self.dtypes = [np.asarray(p).dtype for p in arrays.values()]
         self.federation = federation
@@ -183,6 +186,7 @@ class FederatedStrategy(Strategy):
         Raises:
             StateError: After the last round that the federation allows.
         """
+        # Rounds that were begun count, also those that failed: their clients may have sent sums.
         if not self.begun < self.federation.rounds:
             raise StateError(
                 f"federation: its {self.federation.rounds} rounds are begun; to go on, give "
@@ -191,6 +195,7 @@ class FederatedStrategy(Strategy):
         self.begun += 1
         clients = client_manager.all()
         asked = self._choose_clients(clients)
+        # On disk before anybody is asked: after a kill the round is not begun again.
         self._write_journal()
         config: dict[str, Any] = {_ROUND: self.begun - 1}
         if self.names is not None:
@@ -206,6 +211,7 @@ class FederatedStrategy(Strategy):
         assert isinstance(self.federation, Federation)
         # Rounded down: a client joins with at most the planned probability.
         joining_values = int(self.federation.client_probability * _COIN_VALUES)
+        # By the system's randomness: who can predict the coins knows who joined.
         return [name for name in clients if secrets.randbelow(_COIN_VALUES) < joining_values]
 
     def aggregate_fit(
@@ -234,12 +240,15 @@ class FederatedStrategy(Strategy):
                 f"{len(self.current)} parameters that are trained here; freeze the same parameters "
                 "at the server and at every client, and give FederatedStrategy the model"
             )
+        # Nobody answered and somebody failed: a release would be noise alone, and tell that.
         if failures and not results:
             return self._pack_parameters(), {}
         # One answer that is not finite would spoil the sum, and reveal its client.
         finite = [arrays for client, arrays in answers if _is_finite(client, arrays)]
+        # The shares of noise of too few clients are less than what was promised.
         if self.least is not None and len(finite) < self.least:
             return self._pack_parameters(), {}
+        # Summed in double precision, in the order of the parameters.
         totals = [np.zeros_like(p) for p in self.current]
         for arrays in finite:
             for total, array in zip(totals, arrays, strict=True):
@@ -281,11 +290,13 @@ class FederatedStrategy(Strategy):
         generator: Generator = ChaCha20Stream()
         if self._turns is not None:
             generator = self._turns.noise_of(self.begun - 1)
+        # `ClippedSum` asks for bounds: the clients have kept them, and one stands for all.
         # The bounds are the clients'; noise goes on their sum.
         bound = torch.ones(1)
         clipped = ClippedSum(sums, bound, bound, bound)
         noisy = noisy_mean(
             clipped,
+            # 0 adds nothing: then the clients' shares are all the noise there is.
             0.0 if self.least is not None else self.federation.noise_stddev,
             self.federation.expected_batch_size,
             generator=generator,
@@ -304,6 +315,7 @@ class FederatedStrategy(Strategy):
                 "released": self.released,
                 "parameters": [p.tolist() for p in self.current],
             }
+            # After the last round nobody needs the key, and who finds it could take the noise off.
             if self._turns is not None:
                 is_over = self.released and self.begun == self.federation.rounds
                 state["turns"] = self._turns.to_json(with_key=not is_over)
@@ -314,6 +326,7 @@ class FederatedStrategy(Strategy):
         try:
             state = json.loads(journal.read_text())
             begun = int(state["begun"])
+            # Counts and parameters are checked below, before anything is taken over.
             released = int(state["released"])
             arrays = [np.array(p, dtype=np.float64) for p in state["parameters"]]
             if self._turns is not None:
@@ -352,6 +365,7 @@ class _Turns:
         """Return the clients that may join a round, and remember that they do."""
         found = []
         for client in clients:
+            # Nobody has joined before: as if long ago.
             times, last = self._joined.get(client, (0, -self._federation.noise.separation))
             is_early = number - last < self._federation.noise.separation
             if times < self._federation.participations and not is_early:
@@ -371,6 +385,8 @@ class _Turns:
 
     def draw(self, number: int, size: int, device: torch.device) -> torch.Tensor:
         """Return the correlated noise of a round, (size,), after that of all rounds before."""
+        # From the recurrence's position on, in order: earlier rounds may have released nothing, but
+        # their noise is part of this one's.
         while True:
             fresh = ChaCha20Stream(self._streams.derive("noise", self._next)).normal(size)
             noise = self._recurrence.advance(fresh.to(device))
@@ -388,6 +404,7 @@ class _Turns:
 
     def read(self, state: Mapping[str, Any]) -> None:
         """Go on from what `to_json` wrote."""
+        # Client by name, with its rounds and the last of them.
         self._joined = {name: (int(a), int(b)) for name, (a, b) in state["joined"].items()}
         self._least = int(state["least"])
         if state["key"] is not None:
@@ -500,6 +517,7 @@ class FederatedClient(NumPyClient):
         journal: str | Path | None = None,
     ) -> None:
         require_rows("data", None, levels=levels, included=included)
+        # Levels become bounds without sampling, and rates with it.
         level_of_record = np.asarray(levels, dtype=np.int64)
         if isinstance(federation, UnsampledFederation):
             bounds = np.asarray(federation.clip_norms)[level_of_record]
@@ -513,6 +531,7 @@ class FederatedClient(NumPyClient):
                 raise InputError(
                     f"included: {mask.size} for {rates.size} records; give one a record"
                 )
+            # A rate of zero leaves a record out of every round.
             rates = np.where(mask, rates, 0.0)
         if rates.shape != (len(data[0]),) or len(data[0]) != len(data[1]):
             raise InputError(f"levels: {rates.size} for {len(data[0])} records; give one a record")
@@ -547,12 +566,14 @@ class FederatedClient(NumPyClient):
             StateError: Where the server trains other parameters than this model does, and, without
                 sampling, for a round beyond this client's limits.
         """
+        # Before anything is computed: a round beyond the limits reads no record.
         if isinstance(self.federation, UnsampledFederation):
             self._check_turn(self.federation, config.get(_ROUND))
         trained = find_trained(self.model)
         local: Form = [(name, tuple(p.shape)) for name, p in trained.items()]
         self._check_form(local, parameters, config.get(_TRAINED))
         with torch.no_grad():
+            # In the order of the model; shapes were compared just now.
             for parameter, array in zip(trained.values(), parameters, strict=True):
                 parameter.copy_(torch.from_numpy(np.array(array)))
         total = self._sum_gradients(ChaCha20Stream())
@@ -565,6 +586,7 @@ class FederatedClient(NumPyClient):
 
     def _check_turn(self, federation: UnsampledFederation, number: Any) -> None:
         """Count a round that this client joins; raise `StateError` for one beyond its limits."""
+        # Limits are this client's own business: it does not rely on the server's counting.
         if not isinstance(number, int) or not 0 <= number < federation.rounds:
             raise StateError(
                 f"federation: round {number!r} of {federation.rounds}; the server must be of the "
@@ -604,6 +626,7 @@ class FederatedClient(NumPyClient):
         listed: its names and shapes as JSON; without them only shapes, and numbers, are compared.
         """
         if listed is not None:
+            # JSON has lists for tuples.
             remote: Form = [(name, tuple(shape)) for name, shape in json.loads(listed)]
         elif len(parameters) != len(local):
             remote = [(str(k), np.shape(array)) for k, array in enumerate(parameters)]
@@ -621,6 +644,7 @@ class FederatedClient(NumPyClient):
 
     def _sum_gradients(self, coins: ChaCha20Stream) -> ClippedSum:
         """Return the sum over the records whose coins fell so, as a whole at most client_clip."""
+        # A coin below the rate: 0 is never drawn, 1 always.
         drawn = np.flatnonzero(coins.uniform(self.rates.size) < self.rates)
         if not drawn.size:
             empty = torch.zeros(0)
@@ -634,8 +658,10 @@ class FederatedClient(NumPyClient):
             return total
         bound = self.federation.client_clip
         # The nearest point of a ball: two sums are no further apart than they were.
+        # Over all parameters together, in double precision.
         squares = [float(g.double().square().sum()) for g in total.gradients.values()]
         norm = math.sqrt(sum(squares))
+        # A little below the bound, so that round-off cannot exceed it.
         factor = min(1.0, bound / norm * (1 - 1e-6)) if norm > 0 else 1.0
         gradients = {name: gradient * factor for name, gradient in total.gradients.items()}
         return replace(total, gradients=gradients)

@@ -166,6 +166,7 @@ class PrivateTrainer(transformers.Trainer):
         save_every: int = 100,
         **options: Any,
     ) -> None:
+        # A copy, as the caller's arguments may serve other trainers.
         args = copy.copy(args or transformers.TrainingArguments("tmp_trainer"))
         _check(args, plan, options)
         bf16 = args.bf16
@@ -185,6 +186,7 @@ class PrivateTrainer(transformers.Trainer):
         }
         self._resumes = False
         self._first_step = 0  # of this call of `train`
+        # A factory: each step enters a context of its own.
         self._around: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
         if bf16:
             self._around = partial(torch.autocast, args.device.type, torch.bfloat16)
@@ -200,6 +202,7 @@ class PrivateTrainer(transformers.Trainer):
                 optimizer = super().create_optimizer()
             else:
                 optimizer = super().create_optimizer(model)
+            # The scheduler is made before the step that moves it on.
             self._rates = _Rates(super().create_scheduler(self.plan.steps, optimizer))
             self._private = PrivateStep(self._make_engine(optimizer), around=self._around)
         self.optimizer = self._private
@@ -208,6 +211,7 @@ class PrivateTrainer(transformers.Trainer):
     def _make_engine(self, optimizer: torch.optim.Optimizer) -> Engine:
         """Return the trainer whose steps are run: a new one, or one that is resumed."""
         assert self._rates is not None
+        # For its dataset and collate function alone: apiece draws and batches by itself.
         loader = self._get_dataloader(self.train_dataset, "Training", batch_size=1)
         records = DataLoader(loader.dataset, collate_fn=loader.collate_fn)
         self.model.train()  # as it is in every step: a checkpoint is of a model in this mode
@@ -242,6 +246,7 @@ class PrivateTrainer(transformers.Trainer):
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Return an epoch's steps, empty: the records are drawn in the step."""
+        # As many empty batches as a pass over the records has steps.
         steps: Any = [{}] * count_epoch_steps(self.plan)
         return DataLoader(steps, batch_size=None)
 
@@ -277,15 +282,18 @@ class PrivateTrainer(transformers.Trainer):
         """
         if resume_from_checkpoint:
             folder = self._checkpoint if resume_from_checkpoint is True else resume_from_checkpoint
+            # A checkpoint of Hugging Face's own has no key of the noise.
             is_own = self._checkpoint is not None and Path(str(folder)) == Path(self._checkpoint)
             if not is_own:
                 raise make_resume_error("resume_from_checkpoint", "train(True)")
             self._resumes = True
         engine = self.create_optimizer().trainer  # type: ignore[attr-defined]
         self._first_step = engine.step_number
+        # A finished run has nothing left to train.
         if engine.step_number == self.plan.steps:
             return TrainOutput(self.plan.steps, None, {})
         result = super().train(**options)
+        # Writes the last checkpoint, and after the plan's last step deletes the key.
         engine.fit(0)
         metrics = self._correct_speed(result.metrics)
         return result._replace(training_loss=None, metrics=metrics)
@@ -298,6 +306,7 @@ class PrivateTrainer(transformers.Trainer):
         """
         public = {name: value for name, value in logs.items() if name not in _PRIVATE_LOGS}
         seconds = public.get("train_runtime")
+        # Only what is computed at the end of a run has the run's time.
         if seconds:
             steps = self.plan.steps - self._first_step
             records = count_expected_records(self.plan, self._first_step)
@@ -329,6 +338,7 @@ class _StepNumber(transformers.TrainerCallback):
     """Gives the loop the number of steps that a resumed run has made."""
 
     def __init__(self, trainer: PrivateTrainer) -> None:
+        # Not a strong reference: the trainer holds this callback itself.
         self._trainer = weakref.proxy(trainer)
 
     def on_train_begin(self, args: object, state: Any, control: object, **_: object) -> None:
@@ -347,6 +357,7 @@ def _refuse_stopping(callback: object) -> None:
 
 def _check(args: transformers.TrainingArguments, plan: Plan, options: Flags) -> None:
     """Raise an error for arguments that private steps would not honour."""
+    # The user may give optimizer and scheduler as a pair.
     _, scheduler = options.get("optimizers") or (None, None)
     kind = str(args.lr_scheduler_type).lower()
     if "plateau" in kind or (scheduler is not None and find_step_arguments(scheduler)):
@@ -360,9 +371,11 @@ def _check(args: transformers.TrainingArguments, plan: Plan, options: Flags) -> 
         raise InputError(
             "plan: it has a learning-rate schedule, and args another; make the plan without one"
         )
+    # Defaults of the installed version: fields come and go with it.
     defaults = transformers.TrainingArguments("tmp_trainer", use_cpu=args.use_cpu)
     for field in fields(args):
         name = field.name
+        # Compared by value: a field may be given, and say the same as its default.
         value = getattr(args, name)
         is_default = value == getattr(defaults, name, field.default)
         agrees = name == "max_steps" and value == plan.steps

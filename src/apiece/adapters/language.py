@@ -68,6 +68,7 @@ def describe_language_model(
         "momentum": 0.0,
     }
     seeds = None if seed is None else (seed,)
+    # All tokens of the vocabulary are the classes of a prediction.
     vocabulary = adapted.get_base_model().lm_head.weight.shape[0]
     return Run(
         version=__version__,
@@ -122,6 +123,7 @@ def save_language_model(run: Run, adapted: Any, folder: str | Path) -> Path:
         StateError: For a model that was changed after the run was described.
     """
     require("language", "peft")
+    # The digest covers both factors of the adapters, the random one as well.
     if run.bound is None or weights_digest(_trained_state(adapted)) != run.bound.weights:
         raise StateError(
             "adapted: was changed after it was described; give describe_language_model this one"

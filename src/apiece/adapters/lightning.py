@@ -57,6 +57,7 @@ class PrivateModule(LightningModule):
 
     def __init__(self, trainer: Trainer) -> None:
         super().__init__()
+        # Lightning would otherwise call backward and step by itself.
         self.automatic_optimization = False
         self.model = trainer.model
         self._step = PrivateStep(trainer)
@@ -76,6 +77,7 @@ class PrivateModule(LightningModule):
 
     def train_dataloader(self) -> DataLoader[int]:
         """Return the numbers of an epoch's steps; the records are drawn in the step."""
+        # Numbers, not records: the step draws its own.
         steps = range(count_epoch_steps(self._step.trainer.plan))
         return DataLoader(steps, batch_size=None)  # type: ignore[arg-type]
 
@@ -89,10 +91,13 @@ class PrivateModule(LightningModule):
         optimizer.step()
         if (progress := self._step.progress) is not None:
             self.log_dict(public_numbers(progress, self._spending))
+            # Exactly the plan's steps, whatever epochs Lightning was told.
             self.trainer.should_stop = progress.step == progress.steps
 
     def on_train_end(self) -> None:
         """Write the run's last checkpoint, where it has a folder."""
+        # Also where the loop was stopped: writes the checkpoint, and after the last step deletes
+        # the key.
         self._step.trainer.fit(0)
 
     def on_load_checkpoint(self, checkpoint: State) -> None:

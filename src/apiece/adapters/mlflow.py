@@ -53,4 +53,5 @@ class MLflow:
 
 def _make_name(text: str) -> str:
     """Return a name that MLflow takes."""
+    # MLflow takes letters, digits, blanks and few signs.
     return re.sub(r"[^\w\-. /]", "_", text.replace("ε", "epsilon"))

@@ -168,6 +168,7 @@ class Papers(BaseEstimator):
         refuse_used(Path(folder))
         statement = statement_of(run)
         facts = run.data
+        # The classes, or the declared range, that predictions are in.
         target = Categorical(facts.classes) if facts.classes else self.target
         columns: Mapping[str, Column] = {}
         if facts.columns:
@@ -215,10 +216,12 @@ class Papers(BaseEstimator):
                 f"{folder}: is of {stored['name']}, and not of {cls.__name__}; read it by "
                 f"{stored['name']}.load"
             )
+        # Declarations are public, and are stored with the figures.
         columns = None
         if stored["columns"]:
             columns = Schema.from_dict({"columns": stored["columns"]}, str(folder)).columns
         pairs = tuple((first, second) for first, second in stored.get("pairs", ()))
+        # Names as the constructors have them; those that a class does not have are passed over.
         parameters: Json = {
             **run.kept.settings,
             "strategy": run.strategy,
@@ -234,10 +237,12 @@ class Papers(BaseEstimator):
         }
         model = cls()
         for name, value in parameters.items():
+            # "all" in the papers is None in the constructor.
             if hasattr(model, name):
                 setattr(model, name, None if value == "all" else value)
         path = Path(folder) / MODEL
         if stored["recipe"]:
+            # Images have a head whose shape was stored; tables a network with its declarations.
             model.network_ = _load_head(path, model.recipe.head, stored)
         else:
             tabular = load_model(path)
@@ -247,6 +252,7 @@ class Papers(BaseEstimator):
         model.plan_ = run.kept.plan
         model.run_ = run
         if stored["labels"]:
+            # Sorted, as `fit` stores them: outputs are in this order.
             model.classes_ = np.unique(np.asarray(stored["labels"]))
         if columns is not None:
             model.n_features_in_ = len(columns)
@@ -282,6 +288,8 @@ class Papers(BaseEstimator):
         declared = Schema(columns or {}, name="fit")
         feature_columns: Json = {}
         if columns:
+            # Features are declared anew, so that papers name what was learned from and nothing
+            # else.
             feature_columns = Schema(declared.features(but=set())).to_dict()["columns"]
         number = self.target if isinstance(self.target, Numeric) else None
         labels = np.asarray(getattr(self, "classes_", ())).tolist()
@@ -335,15 +343,18 @@ class Papers(BaseEstimator):
         run = self.run_
         texts = {name: value for name, value in said.items() if name != "levels"}
         entries = read_words(texts, "levels")
+        # Weights are compared with what the papers are bound to, before any paper is made.
         if run.bound is None or weights_digest(self.network_.state_dict()) != run.bound.weights:
             raise StateError(
                 "network_: was changed after fit; its papers are of another: fit again"
             )
         plan = run.kept.plan
+        # Named levels stand for one δ: with several the names would be ambiguous.
         has_one_delta = np.unique(plan.budget_groups.delta).size == 1
         default_levels = Levels(self.levels) if self.levels and has_one_delta else ()
         levels = read_levels(said.get("levels", default_levels), plan)
         models = run.models
+        # The most that people may have spent: all fits of the account.
         if self.account is not None:
             models = max(models, len(self.account))
         run = replace(
@@ -365,6 +376,7 @@ class Papers(BaseEstimator):
         if (ids is None) == (facts.unit == "person"):
             remedy = "give" if ids is None else "leave out"
             raise InputError(f"people: the estimator was fitted by {facts.unit}; {remedy} people=")
+        # Who is counted as one in the figures: a row, or a person with all rows.
         unit = np.arange(predicted.size)
         if ids is not None:
             _, unit = np.unique(ids, return_inverse=True)

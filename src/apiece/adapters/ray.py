@@ -49,10 +49,12 @@ def cluster(address: str | None = None, *, cpus: float = 1.0, gpus: float = 0.0)
             # For None Ray takes the last cluster that ran here, even if it is dead.
             _connect(ray, "local" if address is None else address)
         try:
+            # Put once into Ray's store, from which each node fetches it.
             shared_work = ray.put(work)
             train = ray.remote(num_cpus=cpus, num_gpus=gpus)(_train)
             pending = {train.remote(shared_work, block): block for block in blocks}
             while pending:
+                # One at a time, as they finish: the caller writes, and may stop in between.
                 (task, *_), _ = ray.wait(list(pending), num_returns=1)
                 block = pending.pop(task)
                 yield block, _fetch(ray, task, block)
@@ -67,6 +69,7 @@ def _train(work: Work, block: int) -> Arrays:
     """Train the shadow models of a block, in one thread of a worker."""
     import torch
 
+    # Ray counts processors by tasks: torch must not take more.
     torch.set_num_threads(1)
     return work(block)
 
@@ -88,6 +91,7 @@ def _check_address(address: str) -> None:
     host = None
     port = None
     try:
+        # Without a scheme urlsplit needs the slashes to find a host.
         parts = urlsplit(address if "://" in address else f"//{address}")
         host = parts.hostname
         port = parts.port

@@ -35,6 +35,7 @@ class PrivateStep(torch.optim.Optimizer):
         around: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
         super().__init__(trainer.optimizer.param_groups, {})
+        # The very same lists: schedulers of the loop change the optimizer's own rates.
         self.param_groups = trainer.optimizer.param_groups
         self.trainer = trainer
         self._around = around
@@ -90,6 +91,7 @@ def of_classes(outputs: Outputs, labels: torch.Tensor) -> torch.Tensor:
 def of_numbers(outputs: Outputs, labels: torch.Tensor) -> torch.Tensor:
     """Return each record's mean squared error, (B,)."""
     logits = outputs.logits
+    # (B, …): the mean over a record's own numbers, and of no other's.
     errors: torch.Tensor = logits - labels.view_as(logits).to(logits.dtype)
     return errors.square().flatten(1).mean(1)
 
@@ -106,15 +108,18 @@ def of_several(outputs: Outputs, labels: torch.Tensor) -> torch.Tensor:
 def of_tokens(outputs: Outputs, labels: torch.Tensor) -> torch.Tensor:
     """Return each record's mean cross-entropy over its tokens, (B,), of logits (B, T, C)."""
     logits = outputs.logits
+    # (B, T): cross-entropy wants classes second.
     losses = functional.cross_entropy(
         logits.transpose(1, 2), labels, reduction="none", ignore_index=_IGNORED
     )
+    # By the record's own tokens: a mean over the batch would divide by other people's.
     tokens = (labels != _IGNORED).sum(1).clamp(min=1)
     return losses.sum(1) / tokens
 
 
 def of_next_tokens(outputs: Outputs, labels: torch.Tensor) -> torch.Tensor:
     """Return each record's mean cross-entropy of the token that follows, (B,)."""
+    # Place t is to predict token t + 1; the last place has none.
     next_labels = functional.pad(labels[:, 1:], (0, 1), value=_IGNORED)
     return of_tokens(outputs, next_labels)
 
@@ -126,6 +131,7 @@ def of_kind_of_labels(outputs: Outputs, labels: torch.Tensor) -> torch.Tensor:
     set.
     """
     logits = outputs.logits
+    # Integers are classes; real numbers are several labels.
     are_classes = not labels.is_floating_point()
     if labels.shape != (logits.shape[:1] if are_classes else logits.shape):
         raise InputError(
@@ -157,6 +163,7 @@ def find_loss(model: object) -> Loss:
 
     Raises `InputError` for models whose loss is of another kind.
     """
+    # Adapters wrap the model whose class and settings decide.
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
     name = type(base).__name__
     config = getattr(base, "config", None)

@@ -46,6 +46,7 @@ class Charges:
         Guarantee:
             Rounded up.
         """
+        # Up by more than the root's rounding.
         mu = np.sqrt(self.spent) * (1 + 2.0**-50)
         return gaussian_epsilon_above(mu, self.delta)
 
@@ -70,6 +71,7 @@ class Charges:
         Raises:
             DataError: Where a budget has spent more than it allows.
         """
+        # Everything but names is a number a budget.
         numbers = {key: np.array(value) for key, value in data.items() if key != "name"}
         charges = cls(np.array(data["name"]), **numbers)
         if not (charges.spent <= charges.limit).all():

@@ -75,6 +75,7 @@ class Cells:
     @property
     def size(self) -> int:
         """How many cells there are."""
+        # n edges bound n − 1 bins; of values there are no edges.
         return len(self.values) + max(len(self.edges) - 1, 0) + self.gap
 
     @property
@@ -82,6 +83,7 @@ class Cells:
         """A name for each cell."""
         names = [str(value) for value in self.values]
         for low, high in zip(self.edges[:-1], self.edges[1:], strict=True):
+            # A bin of whole numbers is shown by the last number in it.
             names.append(f"{self._show(low)} to {self._show(high - 1 if self.whole else high)}")
         return (*names, "(missing)") if self.gap else tuple(names)
 
@@ -96,10 +98,12 @@ class Cells:
         missing: Missing = getattr(self.declared, "missing", ())
         markers = list_markers(missing)
         if self.values:
+            # −1 stands for a cell that is no declared value.
             codes, absent = locate_values(cells, self.values, markers, decimal)
         else:
             codes, absent = self._place_in_bins(cells, markers, decimal)
         if self.gap:
+            # A gap is a cell like others where it is declared; else such a row has none.
             codes = np.where(absent, self.size - 1, codes)
         return codes, codes < 0
 
@@ -116,8 +120,11 @@ class Cells:
         doubtful = np.flatnonzero(np.isnan(values) | np.isin(values, numbers))
         absent = np.zeros(len(cells), dtype=np.bool_)
         _, absent[doubtful] = locate_values(cells.iloc[doubtful], (), markers, decimal)
+        # A marker that reads as a number, as 99, is a gap and no number.
         readable = np.isfinite(values) & ~absent
+        # Inner edges alone: what lies beyond the range falls into the first or the last bin.
         inner = np.array(self.edges[1:-1])
+        # A value at an edge belongs to the bin that begins there.
         bins = np.searchsorted(inner, np.where(readable, values, 0.0), side="right")
         return np.where(readable, bins, -1), absent
 
@@ -126,6 +133,7 @@ class Cells:
         import pandas as pd
 
         gap = codes == self.size - 1 if self.gap else np.zeros(len(codes), bool)
+        # A gap has no bin: any stands in while numbers are drawn.
         inside = np.where(gap, 0, codes)
         if self.values:
             values = np.array([_plain(value) for value in self.values], dtype=object)
@@ -150,10 +158,12 @@ class Cells:
         if getattr(self.declared, "scale", "linear") == "log":
             # As in training: the distance from the lower end, and 1.
             origin = self.edges[0] - 1
+            # Geometric between the ends of the bin, measured from below the range.
             numbers = origin + (low - origin) * ((high - origin) / (low - origin)) ** share
         else:
             numbers = low + (high - low) * share
         if self.whole:
+            # Rounded down, so that each whole number of a bin is as likely as another.
             return np.asarray(np.clip(np.floor(numbers), low, high - 1))
         return np.array([float(f"{number:.{_DIGITS}g}") for number in numbers]).clip(low, high)
 
@@ -206,6 +216,7 @@ class Domain:
             for name in bins:
                 if name not in declared or not isinstance(declared[name], Numeric | Date):
                     raise InputError(f"bins {name!r}: no column of numbers or dates has this name")
+        # Rules are read first: their thresholds become edges of bins.
         parsed = [[_parse_condition(part, text) for part in _AND.split(text)] for text in texts]
         cuts: dict[str, list[tuple[str, str]]] = {}
         for conditions in parsed:
@@ -213,6 +224,7 @@ class Domain:
                 if name not in declared:
                     raise InputError(f"rule: no column {name!r} is synthesized; name one that is")
                 cuts.setdefault(name, []).append((operator, value))
+        # In the order of the schema, which is that of all numbers of columns.
         columns = tuple(
             _make_cells(schema.name, name, column, bins, cuts.get(name, []))
             for name, column in declared.items()
@@ -221,7 +233,9 @@ class Domain:
         zeros: dict[Clique, Floats] = {}
         for text, conditions in zip(texts, parsed, strict=True):
             clique, potential = _rule_out(text, conditions, columns, positions)
+            # Two rules on the same columns add up: −∞ where either rules out.
             zeros[clique] = zeros[clique] + potential if clique in zeros else potential
+        # A marginal without a possible cell would leave no row at all.
         for clique, potential in zeros.items():
             if not np.isfinite(potential).any():
                 names = ", ".join(columns[column].name for column in clique)
@@ -247,10 +261,12 @@ class Domain:
         faulty = np.zeros(len(frame), dtype=np.bool_)
         for k, column in enumerate(self.columns):
             cells, unread = column.encode(frame, self.decimal)
+            # Any cell stands in for an unread one: the row is faulty.
             codes[:, k] = np.where(unread, 0, cells)
             faulty |= unread
         for clique, potential in self.zeros.items():
             shape = [self.sizes[column] for column in clique]
+            # Row-major over the clique's columns, as potentials are.
             cell = np.ravel_multi_index(tuple(codes[:, list(clique)].T), shape)
             faulty |= np.isneginf(potential[cell])
         return codes, faulty
@@ -286,6 +302,7 @@ def _make_cells(
     """Return the cells of a declared column, with edges where rules cut."""
     missing: Missing = getattr(column, "missing", ())
     gap = bool(list_markers(missing))
+    # Both truths are values, whatever questions may group by.
     if isinstance(column, Boolean):
         return Cells(name, column, values=(False, True), gap=gap)
     if isinstance(column, Categorical | Text) or column.values:  # type: ignore[union-attr]
@@ -302,12 +319,14 @@ def _make_cells(
         whole = True
     else:
         lower, upper = column.lower, column.upper
+        # Whole ends declare whole numbers.
         whole = lower.is_integer() and upper.is_integer()
     if isinstance(wanted, Sequence):
         edges = _check_edges(name, wanted, lower, upper)
         whole = whole and all(float(edge).is_integer() for edge in edges)
     else:
         count = _check.count(f"bins of {name!r}", wanted)
+        # With fewer whole numbers than bins, edges cannot be whole.
         whole = whole and upper - lower >= count
         edges = _divide_range(lower, upper, count, getattr(column, "scale", "linear"), whole)
     if whole:
@@ -317,6 +336,7 @@ def _make_cells(
         threshold = _read_threshold(name, column, operator, value)
         edge = None if threshold is None else _find_edge(threshold, operator, whole)
         if edge is not None and edges[0] < edge < edges[-1]:
+            # Beyond the range a threshold divides nothing.
             edges = np.unique(np.append(edges, edge))
     return Cells(name, column, edges=tuple(map(float, edges)), whole=whole, gap=gap)
 
@@ -324,6 +344,8 @@ def _make_cells(
 def _find_edge(threshold: float, operator: str, whole: bool) -> float:
     """Return the edge from which on a value is no longer, or is for the first time, meant."""
     if operator in ("<=", ">"):
+        # "<= 5" and "> 5" part the line just above 5: at 6 among whole numbers, else at the next
+        # double.
         return math.floor(threshold) + 1 if whole else math.nextafter(threshold, math.inf)
     return math.ceil(threshold) if whole else threshold
 
@@ -336,6 +358,7 @@ def _check_edges(name: str, wanted: Sequence[float], lower: float, upper: float)
         raise InputError(
             f"bins {name!r} = {list(wanted)}: must rise from {lower:g} to {upper:g}; give edges"
         )
+    # The ends of the range are edges, whether they were given or not.
     return np.unique(np.concatenate([[lower], edges, [upper]]))
 
 
@@ -343,9 +366,11 @@ def _divide_range(lower: float, upper: float, count: int, scale: str, whole: boo
     """Return the edges of even bins, on a log scale where that is declared."""
     share = np.linspace(0, 1, count + 1)
     width = upper - lower
+    # As features are scaled: 1 is added to the distance from the lower end.
     distance = np.expm1(share * np.log1p(width)) if scale == "log" else share * width
     edges = lower + distance
     edges[-1] = upper
+    # Rounded edges may coincide where bins are narrow.
     return np.unique(np.rint(edges)) if whole else edges
 
 
@@ -401,6 +426,7 @@ def _rule_out(
     clique = tuple(sorted(masks))
     ruled_out = np.ones((), dtype=bool)
     for position in clique:
+        # (cells of the first column, …): true where every condition is met.
         ruled_out = np.logical_and.outer(ruled_out, masks[position])
     return clique, np.where(ruled_out, -np.inf, 0.0).ravel()
 
@@ -423,6 +449,7 @@ def _find_cells(cells: Cells, operator: str, value: str, rule: str) -> Mask:
     assert threshold is not None
     edge = _find_edge(threshold, operator, cells.whole)
     if operator in ("<", "<="):
+        # A bin meets the condition only as a whole: its edges were cut at the threshold.
         mask = np.array(cells.edges[1:]) <= edge
     else:
         mask = np.array(cells.edges[:-1]) >= edge
@@ -448,6 +475,7 @@ def _find_values(cells: Cells, operator: str, value: str, rule: str) -> Mask:
     bound = float(threshold)
     masks = {"<": array < bound, "<=": array <= bound, ">": array > bound, ">=": array >= bound}
     mask = np.zeros(size, dtype=bool)
+    # The last cell, the gap, meets no comparison.
     mask[: array.size] = masks[operator]
     return mask
 

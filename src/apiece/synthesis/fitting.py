@@ -74,6 +74,7 @@ class Model:
 
 def estimate_total(measurements: Sequence[Measurement]) -> float:
     """Return the total weight, each measurement's own by the precision of its sum; at least 1."""
+    # A sum over n cells has n times the variance of one.
     precisions = [1 / (m.noise_stddev**2 * m.values.size) for m in measurements]
     totals = [float(m.values.sum()) for m in measurements]
     return max(1.0, float(np.average(totals, weights=precisions)))
@@ -91,6 +92,7 @@ def _gather_targets(measurements: Sequence[Measurement]) -> dict[Clique, _Target
     """Return what each marginal was measured to be, all its measurements together."""
     sums: dict[Clique, Floats] = {}
     precisions: dict[Clique, float] = {}
+    # Weights 1/σ²: together they are as one measurement of that precision.
     for m in measurements:
         precision = m.noise_stddev**-2
         sums[m.clique] = sums.get(m.clique, np.zeros(m.values.size)) + precision * m.values
@@ -119,6 +121,7 @@ def fit_draft(
     """
     targets = _gather_targets(measurements)
     total = estimate_total(measurements)
+    # Marginals that the previous model had begin where they were, new ones at zero.
     potentials = {
         clique: np.zeros(target.values.size)
         if previous is None or clique not in previous.potentials
@@ -126,18 +129,24 @@ def fit_draft(
         for clique, target in targets.items()
     }
     model = Model(sizes, potentials, total, zeros)
+    # In weighted counts: (cells,) for each marginal.
     loss, gradient, marginals = _measure_misfit(model, targets)
+    # The step that curvature allows to begin with; it grows and shrinks below.
     rate = 2.0 / (total * _bound_curvature(model.tree, targets))
     stalled = 0
     for _ in range(steps):
+        # Mirror descent with entropy: a step is taken in log potentials, along the gradient in
+        # marginals.
         tried = {clique: p - rate * gradient[clique] for clique, p in potentials.items()}
         candidate = _with_potentials(model, tried)
         new_loss, new_gradient, new_marginals = _measure_misfit(candidate, targets)
+        # ⟨gradient, old − new marginals⟩: what a linear loss would fall by.
         fall = sum(
             float(np.dot(gradient[clique], marginals[clique] - new_marginals[clique]))
             for clique in targets
         )
         # Armijo's condition in the geometry of the mirror.
+        # Negated, so that NaN is a failure.
         if not loss - new_loss >= 0.5 * rate * fall:
             rate *= _SHRINKAGE
             continue
@@ -156,6 +165,7 @@ def fit_draft(
 def _with_potentials(model: Model, potentials: Mapping[Clique, Floats]) -> Model:
     """Return a model with other potentials of the same marginals, on the same tree."""
     changed = Model(model.sizes, potentials, model.total, model.zeros)
+    # The same marginals have the same tree, which is dear to build.
     changed.__dict__["tree"] = model.tree
     return changed
 
@@ -182,8 +192,10 @@ def _bound_curvature(tree: JunctionTree, targets: Mapping[Clique, _Target]) -> f
     for clique, target in targets.items():
         home = tree.home_of(clique)
         assert home is not None
+        # A marginal within a node of more cells is a sum: its gradient is spread over them.
         cells = math.prod(tree.shape(tree.nodes[home].clique))
         of_node[home] = of_node.get(home, 0.0) + target.precision * cells / target.values.size
+    # The steepest node decides the step for all.
     return max(of_node.values())
 
 
@@ -219,6 +231,7 @@ def fit_model(draft: Model, measurements: Sequence[Measurement], steps: int = FI
     require("synthesis", "mbi", "jax")
     import jax
 
+    # In double precision, and without changing the user's setting.
     with warnings.catch_warnings(), jax.enable_x64(True):
         # mbi warns of settings of JAX that are the user's.
         warnings.simplefilter("ignore")
@@ -227,6 +240,7 @@ def fit_model(draft: Model, measurements: Sequence[Measurement], steps: int = FI
         names = [str(column) for column in range(len(draft.sizes))]
         domain = mbi.Domain(names, draft.sizes)
         targets = _gather_targets(measurements)
+        # Measurements of one marginal are one for mbi, as for the draft.
         linear = [
             mbi.LinearMeasurement(target.values, _name(clique), stddev=target.precision**-0.5)
             for clique, target in targets.items()
@@ -248,6 +262,7 @@ def fit_model(draft: Model, measurements: Sequence[Measurement], steps: int = FI
             iters=steps,
             warm_start=start,
         )
+        # mbi names columns by texts: back to numbers, in the order of its cliques.
         potentials = {
             tuple(int(name) for name in clique): np.asarray(
                 fitted.potentials[clique].datavector(), np.float64
@@ -263,6 +278,7 @@ def _name(clique: Clique) -> tuple[str, ...]:
 
 def _start_of_mbi(mbi: Any, domain: Any, draft: Model) -> Any:
     """Return the potentials of a draft as mbi has them."""
+    # Flat values first, then in the clique's shape, as mbi has them.
     arrays = {
         _name(clique): mbi.Factor(domain.project(_name(clique)), potential.reshape(-1).copy())
         for clique, potential in draft.potentials.items()
@@ -280,6 +296,7 @@ def _sort_columns(
     """Return potentials over columns in increasing order."""
     ordered = {}
     for clique, potential in potentials.items():
+        # mbi may order a clique's columns otherwise than by number.
         array = potential.reshape([sizes[column] for column in clique])
         order = np.argsort(clique)
         ordered[tuple(clique[axis] for axis in order)] = array.transpose(order).ravel()

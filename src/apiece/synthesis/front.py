@@ -65,6 +65,7 @@ MOST_CELLS: Final = 10_000
 # The model's size, in units of 2^20 bytes, at most.
 MEGABYTES: Final = 16.0
 # Streams of a seed that are no round.
+# Above every number of a round and below 2³¹, where streams of choices begin.
 _RAKING_STREAM: Final = 1 << 20
 _ROWS_STREAM: Final = 1 << 21
 
@@ -170,6 +171,7 @@ def synthesize(
         True
     """
     require("synthesis", "mbi", "jax")
+    # Stage 1: what is public, and refused or fixed before a row is read.
     plan = _Plan.from_settings(
         schema, budgets, workload, bins, tuple(rules), tuple(left_out), rake, rounds,
         model_megabytes, with_ledger=ledger is not None,
@@ -179,12 +181,15 @@ def synthesize(
     name = str(uuid.uuid4()) if analysis_id is None else analysis_id
     if analysis_id is not None and ledger is None:
         raise InputError("analysis_id: names an entry of a ledger; give ledger too")
+    # Stage 2: the rows that count, and whose they are; then everybody pays for all that follows.
     table = read_frame(frame, dialect)
     rows, records = _gather_rows(table, schema, budgets, plan, seed)
     if ledger is not None:
         rows, records = _charge_ledger(ledger, name, budgets, plan, rows, records)
+    # A checkpoint stands for this plan alone: another one is refused.
     resumed = None if checkpoint is None else _read_checkpoint(Path(checkpoint), plan)
     machine = _Machine(plan, rows, seed, resumed)
+    # Stage 3: rounds of choices and measurements, and the final model, which is made of them alone.
     state = machine.run(checkpoint, progress)
     model = fit_model(state.model, state.measurements)
     if machine.margins is not None:
@@ -197,8 +202,10 @@ def synthesize(
         public=plan.public,
         margins=machine.margins,
     )
+    # Stage 4: real rows are looked at once more, for the steward: this part is in no file.
     check = _check_against_rows(synthetic, plan, rows)
     result = replace(synthetic, check=check)
+    # Committed by the digest of all that was released: one charge pays for one table.
     if ledger is not None:
         ledger.commit(name, {"synthesis": _digest(synthetic.to_dict())})
     return result
@@ -244,12 +251,15 @@ class _Plan:
             zeros=domain.zeros,
         )
         groups = budgets.groups
+        # With a ledger an account keeps a share of its δ for charges that are no Gaussians.
         weights = Weights.from_budgets(
             groups.epsilon, groups.delta, slack=SHARE if with_ledger else 0.0
         )
         # Raking takes its share of every budget first.
         available = 1.0 if rake is None else 1.0 - rake
+        # Computed from a fresh account, as no row is needed to know the noise.
         first_noise, _ = Account(weights).divide(settings.rounds, settings.choice_share)
+        # With a share 1 − r of every μ², noise grows by 1/√(1 − r).
         first_noise /= available**0.5
         public: Json = {
             "schema": schema.to_dict(),
@@ -290,12 +300,14 @@ def _describe_weights(weight: Floats, records: Integers) -> Json:
 
     weight: (G,) of a person of each group. records: (G,) how many there are.
     """
+    # Rows are not known yet: how many there will be, and of what weight, follows from the budgets.
     planned_weight = float((weight * records).sum())
     mean_weight = planned_weight / float(records.sum())
     mean_square = float((weight**2 * records).sum() / records.sum())
     return {
         "planned_weight": planned_weight,
         "mean_weight": mean_weight,
+        # E[w²]/E[w]² − 1.
         "weight_variation": max(mean_square / mean_weight**2 - 1, 0.0),
     }
 
@@ -307,11 +319,13 @@ def _plain_bins(value: Any) -> Any:
 def _list_workload(sizes: tuple[int, ...], width: int) -> list[Clique]:
     """Return the marginals of so many columns that are small enough, and every column."""
     columns: list[Clique] = [(column,) for column in range(len(sizes))]
+    # Products as floats: cells of many columns overflow an integer.
     wide = [
         clique
         for clique in itertools.combinations(range(len(sizes)), min(width, len(sizes)))
         if np.prod([float(sizes[column]) for column in clique]) <= MOST_CELLS
     ]
+    # Columns come last in a workload of pairs, each of them once.
     return list(dict.fromkeys([*wide, *columns])) if width > 1 else columns
 
 
@@ -372,6 +386,7 @@ def _gather_rows(
                 f"budgets: of {len(budgets)} records for {len(table)} rows; give one a row, or "
                 "name the column of persons in the schema"
             )
+        # Each row is a record of its own, in the order of the budgets.
         records = np.arange(len(table))
         limit = 1
     else:
@@ -379,11 +394,14 @@ def _gather_rows(
         place = _find_budgets(budgets.ids, units.ids)
         records = place[units.owner]
         limit = int(plan.public["rows_per_person"])
+    # By the row alone: whether it can be read and is allowed by the rules.
     codes, faulty = plan.domain.encode(table)
     takes_part = records >= 0
     surplus = np.zeros(len(table), bool)
     if schema.person is not None:
         surplus = takes_part & ~_choose_rows(units.owner, limit, seed)
+    # Surplus is chosen among all rows of a person, whether they can be read or not: one row cannot
+    # tell of another.
     _warn_steward(takes_part, faulty, surplus)
     kept = takes_part & ~faulty & ~surplus
     group = budgets.group_index[records[kept]]
@@ -393,6 +411,7 @@ def _gather_rows(
 
 def _find_budgets(ids: Ids, people: Ids) -> Integers:
     """Return each person's place among the budgets, −1 without one; ids are compared as texts."""
+    # Ids of a table and of budgets may differ in type: 7 and "7" are one person.
     texts = np.asarray(ids).astype(str)
     return find_positions(texts, np.asarray(people).astype(str))
 
@@ -401,9 +420,11 @@ def _choose_rows(owner: Integers, limit: int, seed: int | None) -> Mask:
     """Return which rows count: of each owner so many at most, by coins of that owner's rows."""
     stream = None if seed is None else [seed, _ROWS_STREAM]
     keys = np.random.default_rng(stream).random(owner.size)
+    # Rows by owner, at random within: the first `limit` of each stay.
     order = np.lexsort((keys, owner))
     counts = np.bincount(owner)
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    # (rows,): rank of each sorted row within its owner.
     rank = np.arange(owner.size) - starts[owner[order]]
     chosen = np.zeros(owner.size, bool)
     chosen[order[rank < limit]] = True
@@ -442,9 +463,11 @@ def _charge_ledger(
             f"analysis {name!r}: its table was made, and its budgets are spent; load what was saved"
         )
     people = np.unique(records)
+    # The ledger's accounts by id; who has none is left out like who cannot pay.
     texts = pa.array([str(person) for person in budgets.ids[people].tolist()])
     ids, has_account = find_accounts(texts, ledger)
     charged = people[has_account]
+    # The whole limit at once: a synthesis that stops early has spent no less of an account.
     limits = plan.weights.limit[budgets.group_index[charged]]
     admitted = ledger.reserve_costs(name, ids, Costs.fixed(limits), terms=terms)
     paid = charged[np.isin(ids, admitted)]
@@ -456,6 +479,7 @@ def _charge_ledger(
             StewardWarning,
             stacklevel=3,
         )
+    # From persons back to their rows.
     kept = np.isin(records, paid)
     part = Rows(rows.codes[kept], rows.group[kept], rows.sizes, rows.rows_per_person)
     return part, records[kept]
@@ -483,6 +507,7 @@ class _Machine:
         if resumed is not None:
             spent = resumed.spent
             self.margins = resumed.margins
+        # What was spent before the checkpoint is spent in the new account, too.
         self.account = Account(plan.weights, spent)
 
     def run(
@@ -498,6 +523,7 @@ class _Machine:
         if self._resumed is not None:
             state = self._resumed.state
         else:
+            # Raking takes its share before the rounds divide what is left.
             if self._plan.rake is not None:
                 self.margins = measure_margins(
                     self._rows,
@@ -509,6 +535,7 @@ class _Machine:
                 )
             state = rounds.begin()
             self._record(state, checkpoint, progress)
+        # A round's release is on disk before the next one is charged.
         while not state.finished:
             state = rounds.advance(state)
             self._record(state, checkpoint, progress)
@@ -528,6 +555,7 @@ class _Machine:
                     "noise_stddev": self.margins.noise_stddev.tolist(),
                     "by_level": {str(c): a.tolist() for c, a in self.margins.by_level.items()},
                 }
+            # The digest of all public settings: a checkpoint goes on only with the same call.
             content = {
                 "checkpoint": _digest(self._plan.public),
                 "state": write_state(state, self.account.spending),
@@ -536,6 +564,7 @@ class _Machine:
             write(checkpoint, json.dumps(content), STATE)
         if progress is not None:
             names = self._plan.domain.names
+            # Before the first round every column was measured.
             clique = state.measurements[-1].clique if state.round else range(len(names))
             columns = tuple(names[column] for column in clique)
             progress(Step(state.round, self.account.share_spent, columns))
@@ -550,6 +579,8 @@ def _read_checkpoint(path: Path, plan: _Plan) -> _Resumed | None:
         mark = content["checkpoint"]
     except (OSError, ValueError, TypeError, KeyError):
         raise StateError(f"{path}: is no checkpoint of a synthesis; give another path") from None
+    # Noise, rounds and cells follow from the plan: under another one the released values would be
+    # misread.
     if mark != _digest(plan.public):
         raise StateError(
             f"{path}: is of another synthesis (other columns, budgets or settings); repeat that "
@@ -589,10 +620,12 @@ def _check_against_rows(synthetic: Synthetic, plan: _Plan, rows: Rows) -> Json:
     people = max(len(rows.codes), 1)
     columns = []
     for column, size in enumerate(sizes):
+        # Without noise: for the steward's eyes alone.
         real = np.bincount(rows.codes[:, column], minlength=size) / people
         error = float(np.abs(real - synthetic.model.probabilities((column,))).sum() / 2)
         columns.append({"column": names[column], "error": error})
     pairs = []
+    # A weight of one for every budget: plain counts of rows.
     ones = np.ones(len(plan.weights.weight), np.int64)
     for clique in itertools.combinations(range(len(sizes)), 2):
         if rows.sizes_of(clique) > MOST_CELLS:
@@ -600,6 +633,7 @@ def _check_against_rows(synthetic: Synthetic, plan: _Plan, rows: Rows) -> Json:
         real = rows.count(clique, ones) / people
         error = float(np.abs(real - synthetic.model.probabilities(clique)).sum() / 2)
         pairs.append({"columns": [names[column] for column in clique], "error": error})
+    # Worst pairs first.
     pairs.sort(key=lambda entry: -float(str(entry["error"])))
     gaps = measure_gaps(rows.codes, plan.levels.of_group[rows.group], sizes)
     return {

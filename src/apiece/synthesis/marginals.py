@@ -58,10 +58,13 @@ class Rows:
 
     def steps_of(self, weight: Floats, step: float) -> Integers:
         """Return how many steps of the grid a row of each budget adds, rounded down."""
+        # A person's rows add at most w in all: w/k each, rounded down to the grid.
         steps = np.floor(weight / self.rows_per_person / step)
         # The quotient may be rounded up to the next whole number.
+        # steps·step·k ≤ w must hold exactly, whatever the division did.
         steps = np.where(steps * step * self.rows_per_person > weight, steps - 1, steps)
         steps = np.maximum(steps, 0)
+        # Sums must stay exact as doubles, in which `bincount` adds.
         if not float(steps.max()) * max(len(self.group), 1) < _EXACT:
             raise RangeError(
                 f"grid of {step:g}: sums of {len(self.group)} rows are past whole doubles; give a "
@@ -72,6 +75,7 @@ class Rows:
     def count(self, clique: Clique, steps: Integers) -> Integers:
         """Return the sum of steps in each cell of a marginal."""
         shape = tuple(self.sizes[column] for column in clique)
+        # Row-major: the last column of the clique varies fastest.
         cell = np.ravel_multi_index(tuple(self.codes[:, list(clique)].T), shape)
         sums = np.bincount(cell, weights=steps[self.group], minlength=math.prod(shape))
         return sums.astype(np.int64)

@@ -43,6 +43,7 @@ def make_report(
         measurements: How many marginals were released.
         rows: Of the real table, by estimate.
     """
+    # The strictest budget first.
     order = charges.epsilon.argsort()
     budgets = [
         {
@@ -54,16 +55,19 @@ def make_report(
         }
         for k in order
     ]
+    # Of the steward's edition alone: by column, the real error.
     errors = {} if check is None else {e["column"]: e["error"] for e in check["columns"]}
     template = environment().get_template("synthesis.html.j2")
     html = template.render(
         edition=edition,
+        # Many budgets would fill the page, and single out people: then only the ends are shown.
         budgets=budgets if len(budgets) <= _LISTED else [],
         smallest=budgets[0],
         largest=budgets[-1],
         number_of_budgets=len(budgets),
         columns=[{**entry, "error": errors.get(entry["column"])} for entry in columns],
         pairs=pairs[:_WORST],
+        # None stands for pairs that were not measured together.
         measured_pairs=sum(pair["by_noise"] is not None for pair in pairs),
         number_of_pairs=len(pairs),
         worst=[] if check is None else check["pairs"][:_WORST],

@@ -58,16 +58,20 @@ class Levels:
             records: (groups,) How many people have each, by the plan.
             most: Levels, at most.
         """
+        # From the smallest weight to the largest.
         order = np.argsort(weights.weight, kind="stable")
         if order.size <= most:
             of_group = np.empty(order.size, np.int64)
             of_group[order] = np.arange(order.size)
         else:
+            # The middle of each budget's people on the line of all people decides its level.
             middle = np.cumsum(records[order]) - records[order] / 2
             places = np.minimum((middle / records.sum() * most).astype(np.int64), most - 1)
             # A level that nobody is in has no number.
             of_group = np.empty(order.size, np.int64)
+            # Numbered anew, so that levels are 0, 1, … without a gap.
             of_group[order] = np.unique(places, return_inverse=True)[1]
+        # The smallest weight of the level: everybody in it can pay for being counted so.
         smallest = np.array(
             [weights.weight[of_group == level].min() for level in range(int(of_group.max()) + 1)]
         )
@@ -91,6 +95,7 @@ class Margins:
         """(levels,) How many people each level has, by all columns; at least 1."""
         totals = np.stack([array.sum(axis=1) for array in self.by_level.values()])
         # A column of few cells has little noise in its sum.
+        # A sum over k cells has k times the variance of one: weights 1/k.
         precision = [1 / array.shape[1] for array in self.by_level.values()]
         return np.maximum(np.average(totals, axis=0, weights=precision), 1.0)
 
@@ -119,18 +124,24 @@ def measure_margins(
     """
     columns = len(rows.sizes)
     weights = account.weights
+    # Each column takes an equal part of the share: w²/σ² ≤ limit·share/columns for the budget that
+    # pays for least.
     noise_stddev = float((weights.weight / np.sqrt(weights.limit * share / columns)).max())
+    # Up by more than the roundings above, so that nobody is kept out by them.
     noise_stddev *= 1 + 2.0**-30
     step = math.ldexp(noise_stddev, -grid_bits)
     of_level = levels.weight[levels.of_group]
     by_level: dict[int, Floats] = {}
+    # One charge a column, before its rows are counted.
     for column, cells in enumerate(rows.sizes):
         active = account.charge_measurement(noise_stddev)
         steps = rows.steps_of(mask_weights(of_level, active), step)
+        # (rows,): cell number with the level in front, so that one pass counts all levels.
         cell = levels.of_group[rows.group] * cells + rows.codes[:, column]
         size = levels.weight.size * cells
         sums = np.bincount(cell, weights=steps[rows.group], minlength=size).astype(np.int64)
         noisy = randomness.add_noise(sums, grid_bits).astype(np.float64) * step
+        # From weighted steps back to people of each level.
         scale = rows.rows_per_person / levels.weight[:, None]
         by_level[column] = noisy.reshape(levels.weight.size, cells) * scale
     return Margins(noise_stddev * rows.rows_per_person / levels.weight, by_level)
@@ -152,10 +163,12 @@ def estimate_counts(model: Model, margins: Margins) -> dict[int, Floats]:
     counts = {}
     for column, of_levels in margins.by_level.items():
         expected = sizes[:, None] * model.probabilities((column,))
+        # (levels, cells).
         distance = of_levels - expected
         cells = of_levels.shape[1]
         # Two standard deviations above the mean of what is, over variance, χ² with so many degrees.
         by_noise = variance * (cells + _DEVIATIONS * math.sqrt(2 * cells))
+        # Where the distance is within what noise makes, the share is 0: nothing is repaired.
         squared = np.maximum((distance**2).sum(axis=1), by_noise)
         share = 1 - by_noise / squared
         counts[column] = (expected + share[:, None] * distance).sum(axis=0)
@@ -175,21 +188,27 @@ def rake_model(model: Model, margins: Mapping[int, Floats]) -> Model:
     potentials: dict[Clique, Floats] = dict(model.potentials)
     targets: dict[int, Floats] = {}
     for column, counts in margins.items():
+        # Noise may make counts negative; a least share keeps every cell possible.
         shares = np.maximum(counts / max(float(counts.sum()), 1.0), _LEAST_SHARE)
         targets[column] = shares / shares.sum()
     for column in targets:
+        # A column without a potential gets one of zeros, which changes nothing.
         potentials.setdefault((column,), np.zeros(model.sizes[column]))
     raked = Model(model.sizes, potentials, model.total, model.zeros)
+    # Each pass makes every column right in turn, and moves the others a little less each time.
     for _ in range(_SWEEPS):
         largest = 0.0
         for column, target in targets.items():
             current = raked.probabilities((column,))
             possible = current > 0
+            # Impossible cells stay so: their ratio is 1.
             ratio = np.where(possible, target, 1.0) / np.where(possible, current, 1.0)
             largest = max(largest, float(np.abs(current - target)[possible].max()))
             potentials = dict(raked.potentials)
+            # p·ratio is a factor on one column: its logarithm is added to that column's potential.
             potentials[(column,)] = potentials[(column,)] + np.log(ratio)
             following = Model(model.sizes, potentials, model.total, model.zeros)
+            # The tree follows from the marginals alone, and is taken over.
             following.__dict__["tree"] = raked.tree
             raked = following
         if largest < _LEAST_SHARE:
@@ -214,8 +233,10 @@ def measure_gaps(
     levels = int(level.max(initial=0)) + 1
     for column, cells in enumerate(sizes):
         table = np.zeros((levels, cells))
+        # (levels, cells) counts.
         np.add.at(table, (level, codes[:, column]), 1)
         everybody = table.sum(axis=0) / max(table.sum(), 1)
+        # A level without rows has shares of zero, not NaN.
         own = table / np.maximum(table.sum(axis=1, keepdims=True), 1)
         gaps[column] = np.abs(own - everybody).sum(axis=1) / 2
     return gaps

@@ -60,12 +60,14 @@ class ExactRandomness:
     """
 
     def __init__(self, seed: int | None, stream: int = 0) -> None:
+        # Streams of noise and of choices have seeds apart from one another.
         mixed = None if seed is None else (seed << 32) + stream
         self._bits = make_bits(mixed)
         self._below = make_source(None if mixed is None else mixed + (1 << 31))
 
     def add_noise(self, sums: Integers, bits: int) -> Integers:
         """Return sums plus exact Gaussian noise of standard deviation 2^24, rounded."""
+        # The exact sampler knows one standard deviation, of 2^24 steps.
         assert bits == BITS
         noise = draw_rounded_gaussians(sums.size, self._bits)
         return sums + np.array(noise, dtype=np.int64)
@@ -185,15 +187,19 @@ class Rounds:
         """Make one round, and return the state after it; the last one spends what is left."""
         noise_stddev = state.noise_stddev
         loss_range = state.loss_range
+        # A round must leave enough for one more like it: else it is the last, and takes all.
         finished = not self._account.affords(noise_stddev, loss_range, 2)
         if finished:
             noise_stddev, loss_range = self._account.divide(1, self._settings.choice_share)
+        # By the round's number: a run that is resumed with a seed draws the same.
         randomness = self._source(state.round + 1)
         clique = self._choose(state, noise_stddev, loss_range, randomness)
         measured = self._measure(clique, noise_stddev, randomness)
         measurements = [*state.measurements, measured]
+        # What the model had before, from which the change is measured.
         before = state.model.expect(clique)
         model = self._fit(self._rows.sizes, measurements, self._settings.zeros, state.model)
+        # A change no larger than the noise makes: what is left to learn is below it.
         change = float(np.abs(model.expect(clique) - before).sum())
         if change <= MEAN_DEVIATION * noise_stddev * before.size:
             noise_stddev /= 2
@@ -204,8 +210,10 @@ class Rounds:
         self, state: State, noise_stddev: float, loss_range: float, randomness: Randomness
     ) -> Clique:
         """Charge a choice, and return the marginal that is chosen."""
+        # The charge decides who takes part, and comes before any score.
         active = self._account.charge_choice(loss_range)
         cost_share = self._account.share_spent
+        # The model may grow as the budget is spent, so that early rounds stay cheap.
         limit = self._settings.model_megabytes * max(cost_share, 1e-9)
         candidates = self._list_candidates(state.model, limit)
         scores = score_candidates(
@@ -217,6 +225,7 @@ class Rounds:
     def _list_candidates(self, model: Model, limit: float) -> dict[Clique, int]:
         """Return the marginals that keep the model small enough, or lie in one of its own."""
         measured = list(model.potentials)
+        # A clique within another one, or a rule's, adds nothing to the tree.
         held = [set(clique) for clique in [*measured, *model.zeros]]
         chosen = {}
         for clique, importance in self._settings.workload.items():
@@ -231,8 +240,10 @@ class Rounds:
 
     def _count_scores(self, active: Mask) -> dict[Clique, Integers]:
         """Return the weighted counts of all candidates, in steps of 2^−20."""
+        # Counts change only where somebody has left: mostly they are counted once.
         key = active.tobytes()
         if self._score_counts is None or self._score_counts[0] != key:
+            # Who cannot pay any more counts with weight 0.
             weight = mask_weights(self._account.weights.weight, active)
             steps = self._rows.steps_of(weight, math.ldexp(1.0, -SCORE_BITS))
             counts = count_all(self._rows, self._settings.workload, steps)
@@ -242,6 +253,7 @@ class Rounds:
     def _measure(self, clique: Clique, noise_stddev: float, randomness: Randomness) -> Measurement:
         """Charge a marginal, and return it with noise."""
         active = self._account.charge_measurement(noise_stddev)
+        # By the grid of this noise, which follows from no row.
         step = math.ldexp(noise_stddev, -self._settings.grid_bits)
         weight = mask_weights(self._account.weights.weight, active)
         sums = self._rows.count(clique, self._rows.steps_of(weight, step))
@@ -281,6 +293,7 @@ def read_state(
         tuple(entry["clique"]): np.array(entry["values"], np.float64)
         for entry in data["potentials"]
     }
+    # Rules are the plan's, and are not stored twice.
     model = Model(sizes, potentials, float(data["total"]), zeros)
     state = State(
         int(data["round"]),

@@ -37,6 +37,7 @@ def weigh_candidates(workload: Iterable[Clique]) -> dict[Clique, int]:
     {(0,): 2, (1,): 1, (2,): 1, (0, 1): 3, (0, 2): 3}
     """
     asked = sorted(set(workload))
+    # Every part of a clique of the workload may be measured, as it tells of the whole.
     parts = {
         part
         for clique in asked
@@ -44,6 +45,7 @@ def weigh_candidates(workload: Iterable[Clique]) -> dict[Clique, int]:
         for part in itertools.combinations(clique, size)
     }
     return {
+        # By how many columns it shares with each clique of the workload.
         clique: sum(len(set(clique) & set(other)) for other in asked)
         for clique in sorted(parts, key=lambda part: (len(part), part))
     }
@@ -65,8 +67,10 @@ def score_candidates(
     """
     scores = []
     for clique, importance in candidates.items():
+        # Expected counts are rounded once to the grid, so that scores are whole numbers.
         expected = np.rint(np.ldexp(expect(clique), SCORE_BITS)).astype(np.int64)
         distance = int(np.abs(counts[clique] - expected).sum())
+        # The mean of Σ|noise| over all cells: a fit that is off by no more is right.
         by_noise = MEAN_DEVIATION * noise_stddev * expected.size
         scores.append(importance * (distance - round(math.ldexp(by_noise, SCORE_BITS))))
     return scores
@@ -74,6 +78,8 @@ def score_candidates(
 
 def rate_of(loss_range: float, candidates: Mapping[Clique, int]) -> Fraction:
     """Return the rate at which a person of weight 1 has a loss of range η, exactly."""
+    # A score moves by importance·w·2^20 steps; the exponential's range is twice the rate times
+    # that.
     return Fraction(loss_range) / (2 * max(candidates.values()) * 2**SCORE_BITS)
 
 

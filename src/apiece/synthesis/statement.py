@@ -36,6 +36,7 @@ def make_statement(
         warnings: What whoever uses the table has to know.
         table: The file.
     """
+    # By ε and δ alone, without the names of budgets.
     levels = [
         {"epsilon": float(epsilon), "delta": float(delta)}
         for epsilon, delta in zip(charges.epsilon, charges.delta, strict=True)
@@ -58,6 +59,7 @@ def make_statement(
             "mechanism; charged by one Gaussian filter with a budget each"
         ),
         "released": released,
+        # The name alone, without folders.
         "table": None if table is None else {"name": Path(table).name, "sha256": hash_file(table)},
         "warnings": list(warnings),
         "signature": (
@@ -65,6 +67,7 @@ def make_statement(
             "that the table was made as it says"
         ),
     }
+    # Over everything else, so that a changed word shows.
     return {**statement, "digest": hash_values(statement)}
 
 
@@ -100,6 +103,7 @@ def hash_file(path: str | Path) -> str:
     digest = hashlib.sha256()
     try:
         with Path(path).open("rb") as file:
+            # In parts: tables may be larger than memory.
             while part := file.read(_PART):
                 digest.update(part)
     except OSError as error:
@@ -109,5 +113,6 @@ def hash_file(path: str | Path) -> str:
 
 def hash_values(value: Json) -> str:
     """Return the SHA-256 of JSON values, whatever the order of their names."""
+    # Sorted names and no blanks: one text for one value.
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -85,12 +85,14 @@ class Synthetic:
     def rows(self) -> int:
         """How many rows the real table has, estimated from the measurements."""
         if self.margins is not None:
+            # Everybody's columns, added up over the levels.
             return round(float(self.margins.sizes.sum()))
         return max(1, round(self.model.total * self._rows_per_weight))
 
     @property
     def _rows_per_weight(self) -> float:
         """Rows for a unit of weight, by the budgets that were public."""
+        # A person brings at most rows_per_person rows of weight w/rows_per_person each.
         return float(self.public["rows_per_person"]) / float(self.public["mean_weight"])
 
     def frame(self, n: int | None = None, *, seed: int | None = None) -> pd.DataFrame:
@@ -129,26 +131,33 @@ class Synthetic:
         estimates = []
         variances = []
         for m in self.measurements:
+            # A measurement tells of the cell if it has all of its columns.
             if not set(clique) <= set(m.clique):
                 continue
             array = m.values.reshape([self.domain.sizes[column] for column in m.clique])
+            # A slice keeps a column that is summed out.
             part = array[tuple(cell.get(column, slice(None)) for column in m.clique)]
             estimates.append(float(np.sum(part)) * self._rows_per_weight)
             deviation = m.noise_stddev * self._rows_per_weight
+            # Independent noise in each cell that is added up.
             variances.append(deviation**2 * np.size(part))
         if not estimates:
+            # Measured nowhere together: the model's guess, without an interval.
             shape = [self.domain.sizes[column] for column in clique]
             law = self.model.probabilities(clique).reshape(shape)
             share = float(law[tuple(cell[column] for column in clique)])
             return Count(share * self.rows, None, level, 0)
+        # Weighted by precision, the mean has the least variance; it is 1/Σ precision.
         precision = 1 / np.array(variances)
         estimate = float(np.average(estimates, weights=precision))
         variance = 1 / float(precision.sum()) + self._vary_by_consent(estimate)
+        # Two-sided: (1 − level)/2 in either tail.
         width = float(-ndtri((1 - level) / 2) * math.sqrt(variance))
         return Count(estimate, (estimate - width, estimate + width), level, len(estimates))
 
     def _vary_by_consent(self, estimate: float) -> float:
         """Return the variance of a count of so many rows by who has which weight, at random."""
+        # An estimate may be negative, or above all rows, by noise.
         count = min(max(estimate, 0.0), float(self.rows))
         # Weights are dealt out without replacement; all rows of a person have one.
         remaining = 1 - count / self.rows
@@ -195,6 +204,7 @@ class Synthetic:
         """
         best: dict[Clique, float] = {}
         for m in self.measurements:
+            # Expected total variation by noise: half of Σ|noise| over the total.
             error = MEAN_DEVIATION * m.noise_stddev * m.values.size / (2 * self.model.total)
             for pair in _pairs_of(m.clique):
                 best[pair] = min(best.get(pair, math.inf), error)
@@ -203,6 +213,7 @@ class Synthetic:
         for first in range(len(names)):
             for second in range(first + 1, len(names)):
                 error = best.get((first, second), math.inf)
+                # Total variation is at most 1, whatever the noise.
                 known = min(error, 1.0) if math.isfinite(error) else None
                 described.append({"columns": [names[first], names[second]], "by_noise": known})
         described.sort(key=_rank_noise)
@@ -211,6 +222,7 @@ class Synthetic:
     @property
     def smallest_count(self) -> float:
         """The number of rows that a cell of a column needs to be told from none, by the noise."""
+        # By the most exact measurement.
         noise = min(m.noise_stddev for m in self.measurements)
         return _TOLD_APART * noise * self._rows_per_weight
 
@@ -226,6 +238,7 @@ class Synthetic:
             "independent as the model holds them. A classifier trained on synthetic rows is at "
             "best as good as on real ones: test it on real rows before it is used.",
         ]
+        # With one budget for all everybody weighs alike, and there is nothing to say.
         if self.margins is None and len(set(self.charges.weight.tolist())) > 1:
             sentences.append(
                 "People count by their budgets: where who gave a large budget differs from who "
@@ -248,6 +261,7 @@ class Synthetic:
         Raises:
             DataError: Where the file cannot be read.
         """
+        # The hash covers model, charges and settings, so that a statement speaks of one synthesis.
         released = hash_values(self.to_dict())
         return make_statement(self.public, self.charges, released, self.warnings(), table)
 
@@ -346,6 +360,7 @@ class Synthetic:
         domain = Domain.from_schema(
             schema, bins=bins, rules=public["rules"], but=public["left_out"]
         )
+        # A schema read by another version might divide a range elsewhere.
         if list(domain.sizes) != public["sizes"]:
             raise DataError(f"{path}: its columns have other cells than its schema declares")
         measurements = [

@@ -26,9 +26,11 @@ _CELL_BYTES: Final = 8
 def triangulate(sizes: Sequence[int], cliques: Iterable[Clique]) -> list[Clique]:
     """Return the maximal cliques of a triangulated graph, greedily of few cells."""
     neighbours: dict[int, set[int]] = {column: set() for column in range(len(sizes))}
+    # Two columns of one marginal are neighbours.
     for clique in cliques:
         for column, neighbour in itertools.permutations(clique, 2):
             neighbours[column].add(neighbour)
+    # In logarithms, as products of many sizes overflow.
     log_sizes = [math.log(size) for size in sizes]
 
     def log_cells(column: int) -> float:
@@ -106,6 +108,7 @@ class JunctionTree:
         holders = [k for k, node in enumerate(self.nodes) if columns <= set(node.clique)]
         if not holders:
             return None
+        # Fewest cells: sums over them cost least.
         home = min(holders, key=lambda k: math.prod(self.shape(self.nodes[k].clique)))
         self._homes[clique] = home
         return home
@@ -118,17 +121,20 @@ class JunctionTree:
             home = self.home_of(clique)
             assert home is not None
             sums[home] += self._line_up(potential.reshape(self.shape(clique)), clique, home)
+        # Message k goes from node k to its parent.
         upward: list[Floats] = [np.zeros(())] * len(self.nodes)
         # Parents come before their children.
         for k in range(len(self.nodes) - 1, 0, -1):
             node = self.nodes[k]
             upward[k] = _log_sum(sums[k], node.inner_axes)
             sums[node.parent] += self._line_up(upward[k], node.separator, node.parent)
+        # From the root down: a belief is complete when its parent's message is in it.
         beliefs: list[Floats] = []
         for k, node in enumerate(self.nodes):
             belief = sums[k]
             if k:
                 parent = self.nodes[node.parent].clique
+                # The parent's law of the shared columns.
                 shared = _sum_out(beliefs[node.parent], parent, node.separator)
                 with np.errstate(divide="ignore", invalid="ignore"):
                     # A child's own message is in its parent's belief, and is taken out again.
@@ -143,6 +149,7 @@ class JunctionTree:
 
     def _line_up(self, array: Floats, clique: Clique, node: int) -> Floats:
         """Return an array over some columns of a node, shaped so that it adds to the node's."""
+        # Axes of length 1 broadcast over the columns that are missing.
         shape = [
             self.sizes[column] if column in clique else 1 for column in self.nodes[node].clique
         ]
@@ -150,6 +157,7 @@ class JunctionTree:
 
     def marginal(self, beliefs: Sequence[Floats], clique: Clique) -> Floats:
         """Return the probabilities of a marginal's cells, in the shape of its columns."""
+        # Within one node a marginal is a sum over the other columns.
         home = self.home_of(clique)
         if home is not None:
             return _sum_out(beliefs[home], self.nodes[home].clique, clique)
@@ -176,14 +184,17 @@ class JunctionTree:
                 continue
             array = beliefs[k]
             columns = node.clique
+            # Each message multiplies the belief by a law given the separator.
             for message, message_columns in messages.get(k, []):
                 merged = tuple(sorted(set(columns) | set(message_columns)))
                 array = _contract(merged, array, columns, message, message_columns)
                 columns = merged
+            # The first node that has everything need not send it on.
             if k == 0 or subtree[k] >= asked:
                 return _contract(clique, array, columns)
             sent = tuple(sorted(inner | set(node.separator)))
             joint = _contract(sent, array, columns)
+            # P(inner | separator) = joint/P(separator); where a cell is impossible, 0.
             separator_law = _contract(node.separator, joint, sent)
             shape = [self.sizes[c] if c in node.separator else 1 for c in sent]
             conditional = np.divide(
@@ -198,6 +209,7 @@ class JunctionTree:
         """Return rows whose counts in each node differ from the expected ones by rounding."""
         codes = np.zeros((rows, len(self.sizes)), dtype=np.int32)
         # The root has no separator: all rows are one group there.
+        # Parents first: the separator's columns are drawn by then.
         for k, node in enumerate(self.nodes):
             drawn = tuple(column for column in node.clique if column not in node.separator)
             if not drawn:
@@ -205,6 +217,7 @@ class JunctionTree:
             order = (*node.separator, *drawn)
             axes = [node.clique.index(column) for column in order]
             separator_shape = self.shape(node.separator)
+            # (cells of the separator, cells of what is drawn): a law for each group.
             table = beliefs[k].transpose(axes).reshape(math.prod(separator_shape), -1)
             group: Integers = np.zeros(rows, dtype=np.int64)
             if node.separator:
@@ -225,6 +238,7 @@ def _root_tree(cliques: list[Clique]) -> list[_Node]:
     # the tree: how many columns its best node has in common with it, and that node.
     nearest = {k: (len(set(cliques[k]) & set(root)), 0) for k in outside}
     while outside:
+        # By columns in common; of equal ones the first, so that the tree is the same in each run.
         position = max(outside, key=lambda k: (nearest[k][0], -k))
         _, parent = nearest[position]
         clique = cliques[position]
@@ -232,6 +246,7 @@ def _root_tree(cliques: list[Clique]) -> list[_Node]:
         inner = tuple(axis for axis, column in enumerate(clique) if column not in separator)
         nodes.append(_Node(clique, parent, separator, inner))
         outside.discard(position)
+        # Only the new node can be nearer than what was known.
         for k in outside:
             shared = len(set(cliques[k]) & set(clique))
             if shared > nearest[k][0]:
@@ -246,6 +261,7 @@ def _contract(result: Clique, *operands: Any) -> Floats:
 
 def _sum_out(array: Floats, columns: Clique, result: Clique) -> Floats:
     """Return the sums over the columns that the result lacks; its own are in increasing order."""
+    # Axes in the order of the columns, of which the result's stay.
     axes = tuple(axis for axis, column in enumerate(columns) if column not in result)
     return np.asarray(array.sum(axis=axes))
 
@@ -254,6 +270,7 @@ def _log_sum(array: Floats, axes: tuple[int, ...]) -> Floats:
     """Return log Σ e^x over axes; −∞ where nothing is possible, or e^−700 below the largest."""
     largest = array.max()
     with np.errstate(divide="ignore"):
+        # Shifted by the largest, so that no exponential overflows.
         return np.asarray(np.log(np.exp(array - largest).sum(axis=axes)) + largest)
 
 
@@ -269,11 +286,14 @@ def _draw_within(table: Floats, group: Integers, generator: np.random.Generator)
     sorted_group = group[order]
     counts = np.bincount(group, minlength=len(table))
     starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+    # Rank of a row within its group.
     rank = np.arange(rows) - starts[sorted_group]
+    # One quantile in each of count equal spaces, at random within it.
     quantile = (rank + generator.random(rows)) / counts[sorted_group]
     totals = table.sum(axis=1, keepdims=True)
     # A group that the model holds impossible has no rows.
     law = np.divide(table, totals, out=np.zeros_like(table), where=totals > 0)
+    # Round-off may lift a sum above 1.
     cumulated = np.minimum(np.cumsum(law, axis=1), 1.0)
     width = law.shape[1]
     # The last possible cell of a group takes what rounding left over.
@@ -282,5 +302,6 @@ def _draw_within(table: Floats, group: Integers, generator: np.random.Generator)
     line = (cumulated + np.arange(len(table))[:, None]).ravel()
     positions = np.searchsorted(line, sorted_group + quantile, side="right")
     cells = np.empty(rows, dtype=np.int64)
+    # Back to the order of the rows; past the end the last possible cell.
     cells[order] = np.minimum(positions - sorted_group * width, last_possible[sorted_group])
     return cells

@@ -57,6 +57,7 @@ class Weights:
         Raises:
             BudgetError: For budgets out of bounds.
         """
+        # μ² at which a Gaussian keeps (ε, δ), the slack taken off δ.
         limit = np.atleast_1d(GaussianFilter(epsilon, delta, slack=slack).limit)
         if slack > 0:
             # An account of a ledger counts in whole units, rounded against whoever charges it.
@@ -87,8 +88,11 @@ class Account:
         weights = self.weights
         self._filter = GaussianFilter(weights.epsilon, weights.delta, slack=weights.slack)
         filter_limit = np.atleast_1d(self._filter.limit)
+        # What the filter would allow beyond the weights' limits is spent at once, so that remaining
+        # is right.
         self._beyond = np.maximum(filter_limit - weights.limit, 0.0)
         self._filter.admit_costs(Costs.fixed(self._beyond))
+        # The μ² of a checkpoint, charged again in one sum.
         if self.spent is not None:
             spent = np.asarray(self.spent, np.float64)
             if not self._filter.admit_costs(Costs.fixed(spent)).all():
@@ -117,6 +121,7 @@ class Account:
     def affords(self, noise_stddev: float, loss_range: float, rounds: int) -> bool:
         """Return whether every budget pays for so many rounds of a choice and a measurement."""
         round_cost = self._cost_measurement(noise_stddev) + self._cost_choice(loss_range)
+        # A little more than the sum, so that `affords` never says yes to what a charge refuses.
         needed = rounds * round_cost * (1 + _MARGIN)
         return bool((needed <= self._filter.remaining).all())
 
@@ -128,11 +133,14 @@ class Account:
             choice_share: The share of each round that the choice takes, in (0, 1).
         """
         weight = self.weights.weight
+        # What is left, in equal parts.
         round_budget = self._filter.remaining / rounds * (1 - _MARGIN)
         # One range and one noise for all: the budget that pays for least decides each.
         ranges = _range_of_gaussian(np.sqrt(round_budget * choice_share)) / weight
         loss_range = float(ranges.min() * (1 - _MARGIN))
+        # The measurement gets what the choice leaves of the round.
         measurement_budget = round_budget - self._cost_choice(loss_range)
+        # μ = w/σ, so that σ = w/√budget.
         stddevs = weight / np.sqrt(measurement_budget)
         noise_stddev = float(stddevs.max() * (1 + _MARGIN))
         return noise_stddev, loss_range
@@ -142,6 +150,7 @@ class Account:
 
     def _cost_choice(self, loss_range: float) -> Floats:
         """Return μ² of a choice for each budget, rounded up."""
+        # Rounded up, as everything that is charged is.
         ranges = loss_range * self.weights.weight * (1 + 2 * ULP)
         mu = gaussian_of_bounded_range(ranges)
         return np.asarray(mu * mu * (1 + 4 * ULP))
@@ -150,4 +159,5 @@ class Account:
 def _range_of_gaussian(mu: Floats) -> Floats:
     """Return the range η whose choice costs about μ: the inverse of −2·Φ⁻¹(1/(1 + e^(η/2)))."""
     # With p = Φ(−μ/2): e^(η/2) = (1 − p)/p.
+    # Both tails in logarithms, which stay exact where p is tiny.
     return np.asarray(2 * (log_tail(-mu / 2) - log_tail(mu / 2)))
