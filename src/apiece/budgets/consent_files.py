@@ -95,6 +95,7 @@ def _add_consent(
     read_rule: Callable[[Json, ConsentMapping], Rule | str],
 ) -> None:
     """Add a consent to the records: its rule, why it says nothing, or why it is not understood."""
+    # Until an id is read and found in order, a consent is nobody's, "".
     person = ""
     try:
         person_id = read_person(consent)
@@ -121,6 +122,7 @@ def _read_bound(text: object, *, end: bool) -> tuple[int, int]:
     A month or year as an end has all its days in it, as FHIR says; as a beginning it is unclear.
     """
     parts = _DATE.fullmatch(text) if isinstance(text, str) else None
+    # A time of day without a day is no date.
     if parts is None or (parts[4] and not parts[3]):
         raise OddError("a date that is none")
     try:
@@ -150,6 +152,7 @@ def _read_instant(text: str, *, end: bool) -> tuple[int, int]:
     """
     instant = datetime.fromisoformat(text).astimezone(UTC)
     day = instant.date().toordinal()
+    # The day of the end is not wholly in the period.
     if end:
         return day - 1, day
     is_midnight = (instant.hour, instant.minute, instant.second, instant.microsecond) == (0,) * 4
@@ -202,10 +205,13 @@ def _intersect_names(lists: Sequence[Sequence[Meaning]], kind: str, permit: bool
     """
     result: Names = None
     for meanings in lists:
+        # None stands for a code of another kind.
         names = [getattr(meaning, kind) for meaning in meanings]
         limits = frozenset(str(name) for name in names if name is not None)
         if limits and (permit or None not in names):
             result = limits if result is None else result & limits
+    # No querier or purpose is left: a permit of nothing permits nothing, but a denial of nothing
+    # would let all else pass.
     if result is not None and not result and not permit:
         raise OddError("codes that contradict each other")
     return result
@@ -290,13 +296,16 @@ def _refuse_page(bundle: Json, source: str) -> None:
     if not _OTHER_PAGES.isdisjoint(urls):
         relation = min(_OTHER_PAGES & urls.keys())
         raise DataError(f"{source}: one page of several (it links to the {relation} one); {remedy}")
+    # A search of one page has the same first and last page.
     if len(urls.get("first", set()) | urls.get("last", set())) > 1:
         raise DataError(f"{source}: one page of several (its first is not its last); {remedy}")
     if "total" not in bundle:
         return
     total = bundle["total"]
+    # Not `isinstance`: True is no count.
     if type(total) is not int or total < 0:
         raise DataError(f"{source}: total = {total!r}: is no count; {remedy}")
+    # A total counts what was searched for, not what came along with it.
     matches = sum(map(_is_match, _list_values(bundle, "entry")))
     if total > matches:
         raise DataError(f"{source}: {matches} entries of a total of {total}; {remedy}")
@@ -349,6 +358,7 @@ def _refuse_incomplete(outcome: Json, source: str) -> None:
 
 def _read_patient(resource: Json) -> str:
     """Return the id of the one patient of a Consent: `patient` in R4, `subject` in R5."""
+    # Both elements at once, or neither, are refused.
     people = [resource[name] for name in ("patient", "subject") if name in resource]
     reference = _read_reference(people[0]) if len(people) == 1 else ""
     person = re.fullmatch(r"Patient/([A-Za-z0-9.-]{1,64})", reference)
@@ -359,6 +369,7 @@ def _read_patient(resource: Json) -> str:
 
 def _read_consent(resource: Json, mapping: ConsentMapping) -> Rule | str:
     """Return the rule of a Consent, or the reason why it says nothing."""
+    # First of all, since a modifier may turn the meaning of everything after it.
     _refuse_modifiers(resource)
     if resource.keys() - _CONSENT_ELEMENTS:
         raise OddError("an element that Consent does not have")
@@ -367,12 +378,14 @@ def _read_consent(resource: Json, mapping: ConsentMapping) -> Rule | str:
         return f"status {status}"
     if status != "active":
         raise OddError("a status that is none")
+    # R4 says what a consent is about by its scope; R5 has none and says it by categories.
     concepts = _list_values(resource, "scope") or _list_values(resource, "category")
     about = {_is_about_data(concept, mapping) for concept in concepts}
     if about == {False}:
         return "another subject"
     if about != {True}:
         raise OddError("a scope or category that the mapping lacks")
+    # A consent that says nothing of its verification is taken as given.
     for verification in _list_values(resource, "verification"):
         if _require_object(verification).get("verified", True) is not True:
             raise OddError("a consent that is not verified")
@@ -386,6 +399,7 @@ def _read_consent(resource: Json, mapping: ConsentMapping) -> Rule | str:
     is_r5 = "decision" in resource or "subject" in resource
     if is_r5:
         return _read_r5_decision(resource, period, mapping, default)
+    # R4: a root provision, whose type and policy decide, and exceptions within it.
     root = _require_object(resource.get("provision", {}))
     policy = _read_policy(mapping, _list_values(resource, "policyRule"))
     provision_type = _read_type(root)
@@ -436,12 +450,14 @@ def _read_provision(
 
     depth: 2 of a root, which may have exceptions, and 1 of an exception, which may have none.
     """
+    # An element that is not known could limit the consent, so that none is passed over.
     unknown = node.keys() - _PROVISION
     if unknown & {"data", "dataPeriod", "expression"}:
         raise OddError("a limit to some of the data")
     if unknown:
         raise OddError("an element that a provision does not have")
     lists = []
+    # Lists of codes limit together: a rule is for what all of them allow.
     for name in _CODED:
         if name in node:
             concepts = _list_values(node, name)
@@ -515,6 +531,7 @@ def _read_type(node: Json) -> bool | None:
 def _read_codes(concept: object) -> list[str]:
     """Return the codes of a CodeableConcept or a Coding, as "system|code"."""
     fields = _require_object(concept)
+    # A CodeableConcept has codings; a Coding is one itself.
     codings = _list_values(fields, "coding") if "coding" in fields else [fields]
     codes = []
     for value in codings:
@@ -573,6 +590,7 @@ def _read_person(row: Json) -> str:
 def _read_row(row: Json, mapping: ConsentMapping) -> Rule:
     """Return the rule of a row: the cell of its level is a level's name, or a code."""
     cell = row["level"]
+    # A level's name, and a code without a decision, permit.
     permit = mapping.decisions.get(cell, True)
     if cell in mapping.levels:
         level: float | None = mapping.levels[cell]
@@ -623,6 +641,7 @@ def _list_records(content: object, source: str) -> Iterator[Json]:
         raise DataError(f"{source}: @context: give a table from prefixes to IRIs, and no address")
     record_types = {f"{space}{kind}" for space in _DPV for kind in ("Consent", "ConsentRecord")}
     nodes = content.get("@graph", [content])
+    # A graph that is no list goes the way of a node that is none, and is refused.
     for node in nodes if isinstance(nodes, list) else [None]:
         if not isinstance(node, dict):
             raise DataError(f"{source}: @graph: give a list of records")
@@ -647,6 +666,7 @@ def _expand_names(node: Json, prefixes: Json) -> Json:
             return {str(expand_name(name)): expand_value(v, name) for name, v in value.items()}
         if isinstance(value, list):
             return [expand_value(item, key) for item in value]
+        # Only what stands under @value is a literal, even where it looks like a prefixed name.
         return value if key == "@value" else expand_name(value)
 
     return _require_object(expand_value(node, ""))
@@ -667,6 +687,7 @@ def _read_property(record: Json, name: str) -> list[list[str]]:
         node = value if isinstance(value, dict) else {"@value": value}
         if node.keys() - {"@id", "@type", "@value"}:
             raise OddError("a term that is not understood")
+        # A literal has a value; a term is named by its id, or by its types.
         keys = ("@value",) if "@value" in node else ("@id", "@type")
         result.append([str(term) for key in keys for term in _list_values(node, key)])
     return result
@@ -690,6 +711,7 @@ def _read_record(record: Json, mapping: ConsentMapping) -> Rule | str:
     statuses = _read_statuses(record)
     if not statuses & (_VALID | _DENYING):
         return f"status {min(statuses)}"
+    # Any denial outweighs all other statuses.
     permit = not statuses & _DENYING
     if permit and statuses & _SILENT:
         raise OddError("several statuses that contradict each other")

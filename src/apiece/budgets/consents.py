@@ -143,6 +143,7 @@ class ConsentMapping:
         anything = table.get("anything", [])
         if not isinstance(anything, list) or not all(isinstance(code, str) for code in anything):
             raise InputError(f"mapping: anything = {anything!r}; give a list of codes")
+        # Understood, and limiting nothing.
         codes = {code: Meaning() for code in [*anything, *values_of["decision"], *about]}
         level_names = values_of["level"]
         queriers = values_of["querier"]
@@ -328,6 +329,7 @@ class ConsentRecords:
             elif outcome.allowed.any():
                 permitting[person] = outcome
         self._refuse_odd(odd, leave_out)
+        # Who has a consent that is not understood permits nothing, whatever others of theirs say.
         people = sorted(permitting.keys() - odd.keys())
         standing = [permitting[person] for person in people]
         allowed = np.array([outcome.allowed for outcome in standing], dtype=bool)
@@ -388,6 +390,7 @@ def _combine_rules(
     rules: Sequence[Rule], day: int, queriers: Sequence[str], purposes: Sequence[str]
 ) -> _Outcome:
     """Return the least level in force, and what is permitted, by querier and purpose."""
+    # (queriers, purposes) each; the last row and column stand for all names not declared.
     allowed = np.zeros((len(queriers), len(purposes)), dtype=bool)
     denied = allowed.copy()
     level = np.full(allowed.shape, np.inf)
@@ -400,6 +403,7 @@ def _combine_rules(
         return np.outer(rows, columns)
 
     for rule in rules:
+        # The earliest of the rules' own days after which one may decide otherwise.
         until = min([until, *(end for end in _list_changes(rule) if end >= day)])
         rule_cells = select_cells(rule)
         permitted = np.zeros_like(allowed)
@@ -408,6 +412,7 @@ def _combine_rules(
             if not (_contains(rule.sure, day) and _contains(permit.sure, day)):
                 continue
             cells = select_cells(permit) & rule_cells
+            # Two levels for one querier and purpose: which of them was meant is not for us to say.
             if (np.isfinite(level[cells]) & (level[cells] != permit.level)).any():
                 odd = "several levels in force at once"
             level[cells] = np.minimum(level[cells], permit.level)
@@ -420,6 +425,7 @@ def _combine_rules(
                     denied |= select_cells(denial) & rule_cells
         elif _contains(rule.maybe, day):
             denied |= rule_cells & ~permitted
+    # ∞ where nothing is permitted on this day.
     return _Outcome(float(level.min()), until, allowed & ~denied, odd)
 
 

@@ -106,6 +106,7 @@ def read_budget_columns(
             return column
         title = f"{role} column {column!r}"
         cells = read_texts(select_column(table, column, role))
+        # A cap is for ε alone: no δ and no Δ̄ is without limit.
         cap = no_limit_cap if role == "epsilon" else None
         if role == "epsilon" and levels is not None:
             values = levels.read(cells, title, decimal=decimal, no_limit_cap=cap, rows=counts)

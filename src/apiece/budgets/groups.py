@@ -273,9 +273,11 @@ def group_budgets(
         ordered = column[order]
         begins[1:] |= ordered[1:] != ordered[:-1]
     index = np.empty(size, dtype=np.int64)
+    # Back in the order of the rows.
     index[order] = np.cumsum(begins) - 1
     index.flags.writeable = False
     records = np.bincount(index) if counts is None else np.bincount(index, counts)
+    # One row of each group, from which its budget is read.
     example = order[begins]
     group_epsilon = epsilon[example]
     group_delta = deltas[example]

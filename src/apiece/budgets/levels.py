@@ -63,6 +63,7 @@ class Levels(Mapping[str, float]):
             raise BudgetError(
                 f"levels = {levels}: give at least one, each with an epsilon of its own"
             )
+        # Strictest first, by which `names_of` finds a name.
         self._epsilon = dict(sorted(levels.items(), key=lambda level: level[1]))
 
     def __getitem__(self, name: str) -> float:

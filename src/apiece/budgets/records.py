@@ -68,6 +68,7 @@ class Consents:
         """
         position = find_positions(budgets.ids, self.ids)
         missing = position < 0
+        # A record is taken for an added one only where every budget has found its record.
         others_complete = len(budgets) == int((~missing).sum())
         refused = missing
         if added is not None and others_complete:
@@ -144,6 +145,7 @@ class Budgets:
             "excess": excess,
             "labels": labels,
         }
+        # One index for all Series, or they would be joined by position.
         index = common_index(**series)
         if ids is None:
             indexed = [name for name, value in series.items() if index_of(value) is not None]
@@ -173,6 +175,7 @@ class Budgets:
             shown = ", ".join(f"{name} has {size}" for name, size in sizes.items())
             raise BudgetError(f"budgets: {shown}; give every array the same length, at least 1")
         records = max(sizes.values(), default=1)
+        # A value for all is repeated without a copy, and read-only as the others are.
         for name, values in columns.items():
             column = values if values.shape == (records,) else np.broadcast_to(values, records)
             column.flags.writeable = False
@@ -446,6 +449,7 @@ def _round_down(values: Floats, factor: float) -> Floats:
 
 def _apportion_records(names: list[str], shares: Floats, size: int) -> Integers:
     """Return the number of records of each group, by shares or counts; they sum to `size`."""
+    # Whole numbers that sum to `size` are counts; one group of one record is both.
     if shares.sum() == size and (shares == np.floor(shares)).all():
         return shares.astype(np.int64)
     if not abs(shares.sum() - 1) < 1e-6:

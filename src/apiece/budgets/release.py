@@ -171,6 +171,7 @@ def release_histogram(
     # Position 0 counts the records that no level fits; they are left out.
     positions = _find_levels(budgets, *public_levels) + 1
     exact = np.bincount(positions, minlength=level_epsilon.size + 1)[1:]
+    # Empty levels get noise too: which counts are released depends on public arguments alone.
     counts = np.array([int(count) + draw_noise() for count in exact], dtype=np.int64)
     return BudgetHistogram(*public_levels, np.maximum(counts, 0), cost, spent_delta, noise)
 
@@ -284,6 +285,7 @@ def _count_persons(rows: npt.ArrayLike, levels: Integers) -> Integers:
     """Return the number of persons at each level; every person is in one count."""
     if (np.diff(levels) <= 0).any():
         raise InputError("levels: must increase; give each once, the least first")
+    # The first level that is at least so many rows; beyond the last, the last.
     positions = np.searchsorted(levels, _check_positive_integers("rows", rows))
     return np.bincount(np.minimum(positions, levels.size - 1), minlength=levels.size)
 
@@ -313,6 +315,7 @@ def gaussian_variance(epsilon: float, delta: float) -> Fraction:
     def is_enough(variance: float) -> bool:
         return discrete_gaussian_delta(Fraction(variance), epsilon) <= delta
 
+    # The bracket is moved up in steps of 4 until its upper end is enough.
     low = 1e-3
     high = 1.0
     while not is_enough(high):
@@ -325,6 +328,7 @@ def gaussian_variance(epsilon: float, delta: float) -> Fraction:
     smallest, _ = bisect(
         lambda x: np.asarray(is_enough(float(x))), high, low, rounds=rounds, middle=geometric
     )
+    # Rounded up to a fraction of small terms, of which exact coins are made.
     variance = Fraction(float(smallest)).limit_denominator(10**6) + Fraction(1, 10**6)
     # δ may rise with the variance between integers, so that the rounded one is checked again.
     while discrete_gaussian_delta(variance, epsilon) > delta:
@@ -365,6 +369,7 @@ def discrete_laplace(scale: Fraction, below: Below = secrets.randbelow) -> int:
 
 def discrete_gaussian(variance: Fraction, below: Below = secrets.randbelow) -> int:
     """Return an integer x with probability proportional to e^(−x²/(2·variance)), exactly."""
+    # Any scale gives the law exactly; one near the standard deviation refuses few candidates.
     scale = math.isqrt(variance.numerator // variance.denominator) + 1
     while True:
         # Rejection: e^(−(|x| − variance/scale)²/(2·variance)) is the ratio of the two densities.
@@ -400,5 +405,6 @@ def discrete_gaussian_delta(variance: Fraction, epsilon: float) -> float:
 
     # The privacy loss of a shift by 1 exceeds ε for x above ε · variance − 1/2.
     center = epsilon * variance_float
+    # By subtraction, so that `ROUNDING` has to cover what cancels.
     delta = sum_tail(center - 0.5) - math.exp(epsilon) * sum_tail(center + 0.5)
     return max(delta, 0.0) + ROUNDING

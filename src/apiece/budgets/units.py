@@ -123,6 +123,7 @@ class Units:
         if ids is None:
             return cls(*np.unique(row_ids, return_inverse=True))
         plan_ids = _check.record_ids("ids", ids)
+        # 7 and "7" are different ids, and must not be joined.
         if row_ids.dtype.kind != plan_ids.dtype.kind:
             raise DataError(
                 f"people: ids of type {row_ids.dtype}, those of the plan are {plan_ids.dtype}; "
@@ -232,6 +233,8 @@ class Units:
         """
         row_values = self._check_rows(np.asarray(values, dtype=np.float64))
         by_unit = row_values[..., self.rows]
+        # Every unit has a row (`of` sees to it): of an empty one `reduceat` would give a
+        # neighbour's value.
         sums = np.add.reduceat(by_unit, self.starts[:-1], axis=-1)
         return np.asarray(sums / self.counts)
 
@@ -316,6 +319,7 @@ def find_positions(ids: Ids, wanted: Ids) -> Integers:
         fits = max(-low, high) < 2**62
         if fits and high - low < 4 * (ids.size + wanted.size):
             return _look_up_positions(ids, wanted, low, high)
+    # A wanted id beyond the last is compared with the last, and found unequal.
     order = np.argsort(ids, kind="stable")
     candidates = order[np.minimum(np.searchsorted(ids[order], wanted), ids.size - 1)]
     return np.where(ids[candidates] == wanted, candidates, -1)

@@ -126,6 +126,7 @@ def check(plan: Plan, budgets: Budgets | None = None) -> Verdict:
 def _make_clause(plan: Plan, verification: Verification, group: int) -> Clause:
     """Return the clause of the group at a position."""
     measures = plan.measures
+    # A plan of many groups has no measures of its own; here each group's curve is made.
     if measures.forward is not None and measures.backward is not None:
         forward = float(measures.forward[group])
         backward = float(measures.backward[group])
@@ -251,6 +252,7 @@ def enforce(
         clip_norm=clip_norm,
         method=method,
     )
+    # Sample is what Hybrid comes to without bounds: where it keeps them, nothing is given up.
     sample = _make_option("sample", plan_for(budgets, Sample()))
     if sample.verdict.ok:
         notes = ["contract: sample keeps it, and was taken", *note_unspent(sample.plan)]
@@ -262,6 +264,7 @@ def enforce(
         padded = _search_padded(budgets, public, reference, plan_for)
         if padded is not None:
             options.append(padded)
+    # With Scale everybody meets the reference of their own budget: Δ is 0 but for rounding.
     options.append(_make_option("scale", plan_for(budgets, Scale())))
     sound = [option for option in options if option.verdict.ok]
     if not sound:
@@ -297,6 +300,7 @@ def _search_padded(
         if option.verdict.ok:
             sound[log_epsilon] = option
         return min(
+            # A logarithm needs a bound above 0, and up to the tolerance none is broken.
             float(log_room(max(clause.bound, BACKWARD_TOLERANCE), clause.backward))
             for clause in option.verdict
         )
@@ -319,6 +323,7 @@ def add_public_records(budgets: Budgets, public: int, epsilon: float) -> Budgets
         public_ids = np.array([f"public:{i}" for i in range(public)])
     labels = budgets.groups.name[budgets.group_index].astype(str)
     assert budgets.excess is not None
+    # The loosest δ of all, and no bound: public records make nothing stricter for the others.
     return Budgets(
         np.concatenate((budgets.epsilon, np.full(public, epsilon))),
         np.concatenate((budgets.delta, np.full(public, float(budgets.delta.max())))),

@@ -233,6 +233,7 @@ def choices(
     offers = _check_offers(offered, records)
     if bound is not None:
         bound = _check.probability("bound", bound)
+    # Of strategies that the caller chose none may be missing in silence.
     skip_allocate = strategies is None
     if strategies is None and noise is not None:
         strategies = [Scale(), Epochs()]
@@ -306,6 +307,7 @@ def _make_populations(offers: list[Offer], records: int, delta: float) -> list[_
     expected = Budgets.from_groups(offers, records, delta)
     populations = [_Population(None, expected, tuple(name for name, _, _ in offers))]
     for common_offer, (name, epsilon, _) in enumerate(offers):
+        # One person's own budget against that of all others; where both agree all are alike.
         for own_name, own_epsilon, _ in offers:
             groups = [(name, epsilon, records)]
             if own_name != name:
@@ -334,6 +336,7 @@ def _compute_outcomes(
     left_out: list[str] = []
     explained: _Explained = {}
     for number, (strategy, population) in enumerate(product(strategies, populations)):
+        # Left out for one population, it is left out for all.
         if left_out and isinstance(strategy, Allocate):
             continue
         try:
@@ -349,6 +352,7 @@ def _compute_outcomes(
             if not skip_allocate or not isinstance(strategy, Allocate):
                 raise
             left_out.append(f"{strategy.name} is left out: {error}")
+            # What it did for earlier populations would be no comparison.
             outcomes = [outcome for outcome in outcomes if outcome.strategy != strategy.name]
             continue
         for name in population.names:

@@ -95,6 +95,7 @@ def promised_curve(epsilon: float, delta: float) -> PrivacyCurve:
     """
     refuse_absurd(_check.positive("epsilon", epsilon, error=BudgetError))
     delta = _check.probability("delta", delta, high_open=True)
+    # Randomized response tells the truth with e^ε times the chance of the lie.
     odds = math.exp(-epsilon)
     lie = odds / (1 + odds)
     responses = np.array([1 - lie, lie]) * (1 - delta)
@@ -112,6 +113,7 @@ def promised_right(epsilon: float, delta: float) -> int:
 def frequencies(curve: PrivacyCurve, epsilon: float, delta: float) -> Frequencies:
     """Return what a curve allows an attacker, as counts of people."""
     # Each x with δ(x) gives a bound. The promise itself, (ε, δ), is known without the curve.
+    # The last level is ε, where δ is what was promised, however loose the curve's bound.
     levels = np.append(np.linspace(0.0, max(2 * epsilon, 15.0), 400), epsilon)
     deltas = np.append(curve.delta(levels[:-1]).upper, delta)
     minimize = partial(_minimize_bound, curve, levels, deltas)
@@ -159,6 +161,7 @@ def _minimize_bound(
     with np.errstate(over="ignore"):
         rough = bound(levels, deltas)
         best = levels[int(rough.argmin())]
+        # Levels begin at 0 and are evenly spread.
         spacing = levels[1]
         fine_levels = np.linspace(max(best - spacing, 0.0), best + spacing, 129)
         fine = bound(fine_levels, np.asarray(curve.delta(fine_levels).upper))
@@ -196,6 +199,7 @@ def _bound_log_odds(curve: PrivacyCurve, epsilon: float, delta: float) -> float:
     levels: Floats = np.append(np.linspace(0.0, 1.0, 100) * epsilon, epsilon)
     deltas = np.append(curve.delta(levels[:-1]).upper, delta)
     usable = deltas < chance
+    # Solved for t: x − log(1 − δ(x)/chance).
     bounds = levels[usable] - np.log1p(-deltas[usable] / chance)
     return float(bounds.min()) * (1 + 1e-12)
 
@@ -347,6 +351,7 @@ def count_participation(plan: Plan, group: int) -> Participation | None:
     passes = 0
     is_drawn = False
     for stage in plan.stages:
+        # Where coins decide in any stage no number of steps is sure.
         if stage.times is None:
             return None
         total += int(stage.times[group])

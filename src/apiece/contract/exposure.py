@@ -192,6 +192,7 @@ def risk_table(
             backward[i, j] = victim.backward.upper
             if progress is not None:
                 progress(i * columns.size + j + 1, rows.size * columns.size)
+    # What the victim faces where all ask alike, beside which the table is read.
     alone = Budgets.from_groups([("victim", victim_epsilon, 1.0)], size, delta)
     return RiskTable(
         victim_epsilon=float(victim_epsilon),
@@ -266,11 +267,13 @@ def budget_manipulation(
     position = _find_target(budgets, target)
     if decoys is None:
         highest = float(budgets.epsilon.max())
+        # The largest budget caps nobody, and is left out.
         decoys = np.geomspace(min(MIN_EPSILON, highest / 10), highest, CAPS)[:-1].tolist()
     scenarios = [("as asked", budgets.epsilon)]
     for decoy in decoys:
         cap = _check.positive("decoy", decoy)
         epsilon = np.minimum(budgets.epsilon, cap)
+        # The target keeps its own: only the others are manipulated.
         epsilon[position] = budgets.epsilon[position]
         scenarios.append((f"at most {cap:g}", epsilon))
     return _expose_target(budgets, position, scenarios, strategy, settings)

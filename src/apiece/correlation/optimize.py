@@ -168,10 +168,13 @@ class _Objective:
         return float(value), of_sensitivity / sensitivity + of_error / error
 
     def _sensitivity(self, column: Floats) -> _Squared:
+        # Up to the last coefficient that is not 0.
         bands = int(np.flatnonzero(column)[-1]) + 1
         if self.has_disjoint_columns(bands):
             squared = self.times * float(column @ column)
             return squared, 2 * self.times * column
+        # Columns overlap: the coefficients then fall and are positive, and the worst schedule is
+        # known.
         total = sum_shifted(column, self.times, self.separation)
         gradient = np.zeros_like(column)
         for start in range(0, self.times * self.separation, self.separation):
@@ -180,6 +183,7 @@ class _Objective:
 
     def _squared_error(self, column: Floats) -> _Squared:
         inverse = invert_series(column, self.steps)
+        # The first column of A C⁻¹, without learning rates.
         response = multiply_series(self._momentum, inverse, self.steps)
         error, of_response = self._error_of_response(response)
         of_inverse = correlate_series(of_response, self._momentum, self.steps)
@@ -208,6 +212,7 @@ class _Objective:
             return self._largest_error(self._rates, response, columns)
         error = 0.0
         gradient = np.zeros(self.steps)
+        # Of column s of A C⁻¹, row t is Σ over s ≤ u ≤ t of rate_u·response_{u−s}.
         for column in columns:
             later = self._rates[column:]
             entries = np.cumsum(later * response[: later.size])

@@ -81,6 +81,8 @@ class Workload:
         inverse = invert_series(strategy.first_column(self.steps), self.steps)
         response = multiply_series(self._momentum_series, inverse, self.steps)
         if self.learning_rates is None:
+            # Row t has the prefix sums of the response up to t for its entries, whatever its
+            # length.
             return np.sqrt(np.cumsum(np.cumsum(response) ** 2))
         squares = np.zeros(self.steps)
         for start in range(0, self.steps, _BLOCK):

@@ -139,6 +139,7 @@ class Costs:
         share = np.broadcast_to(np.asarray(share, np.float64), shape)
         account_slack = delta * share
         # Of the pairs whose slack the account has, the one of the least μ².
+        # (people, pairs).
         fits = slack * times <= account_slack[:, None]
         least_loss = np.where(fits, loss, np.inf).min(axis=1)
         square = least_loss * times * (1 + ULP)
@@ -170,6 +171,7 @@ class Costs:
         costs = self
         if by_group:
             costs = Costs(self.loss, self.slack)
+        # From the least share on: of equal costs the one stays that keeps least of δ back.
         shares = SHARES[::-1]
         epsilon = np.array([costs.epsilon(delta, share, times=times) for share in shares])
         best = shares[epsilon.argmin(axis=0)]

@@ -85,6 +85,7 @@ class Filter:
         # The charge is at least (norm/stddev)² after all round-off.
         scale = 1 / stddev * (1 + 2 * ULP)
         limit = self._limit.reshape(-1)
+        # Views: what is charged block by block is written into the accounts themselves.
         spent = self._spent.reshape(-1)
         flat = np.broadcast_to(norms, self._limit.shape).reshape(-1)
         active = np.empty(limit.size, dtype=bool)
@@ -229,6 +230,7 @@ class GaussianFilter(Filter):
             slack_charged = (self._slack_spent + slack) * (1 + 4 * ULP)
         spent = np.where(loss > 0, charged, self._spent)
         slack_spent = np.where(slack > 0, slack_charged, self._slack_spent)
+        # Both currencies or neither: who cannot pay one of them is charged nothing.
         admitted = np.asarray((spent <= self._limit) & (slack_spent <= self._slack))
         np.copyto(self._spent, spent, where=admitted)
         np.copyto(self._slack_spent, slack_spent, where=admitted)

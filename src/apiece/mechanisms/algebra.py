@@ -268,6 +268,8 @@ def _list_steps(mechanism: Mechanism, times: int, upward: bool) -> Iterator[tupl
             if probability == 1:
                 yield from _list_steps(inner, times, upward)
             elif probability > 0:
+                # The inside of a coin is brought to normal form by itself: one coin covers all of
+                # it.
                 steps = _normal_form(inner, upward=upward)
                 yield from _put_behind_coin(steps, probability, times, upward)
         case Allocated(z, 1):
@@ -283,6 +285,7 @@ def _put_behind_coin(
     match steps:
         case ():
             return
+        # A coin directly before one other coin, each tossed once: both must show heads.
         case ((Sampled(inner, inner_probability), 1),):
             coin = _product(probability, inner_probability, upward=upward)
             # Rounded to an end, it is no coin any more.
@@ -292,6 +295,7 @@ def _put_behind_coin(
                 yield Sampled(inner, coin), times
         case ((only, 1),):
             yield Sampled(only, probability), times
+        # Several steps behind one coin stay behind one: they share its outcome.
         case _:
             parts = [step if count == 1 else Repeated(step, count) for step, count in steps]
             run = parts[0] if len(parts) == 1 else Composed(*parts)

@@ -58,6 +58,7 @@ def behind_coin(atoms: Atoms, probability: float) -> Atoms:
     mass = atoms.mass
     # What only Q can show has a finite ratio behind the coin: 1 − q.
     if atoms.only_q > 0:
+        # In front, since atoms ascend: log(1 − q) is the least that any ratio becomes.
         log_ratio = np.append(after_coin(-np.inf, probability), log_ratio)
         mass = np.append(atoms.only_q, mass)
     outside_p = (1 - probability) * atoms.outside_q + probability * atoms.outside_p
@@ -145,6 +146,8 @@ class Finite:
         p_both = p[in_both]
         q_both = q[in_both]
         with np.errstate(over="ignore", divide="ignore"):
+            # A difference of two logarithms is off by the rounding of both, however near to 1 the
+            # ratio is.
             ratio = p_both / q_both
             # Near the ends of the range a quotient loses digits that a difference keeps.
             far = ~((ratio > 1e-300) & (ratio < 1e300))

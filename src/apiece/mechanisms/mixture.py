@@ -110,6 +110,7 @@ class MixtureOfGaussians:
                     f"clip_norms: {norms.size} rows of one owner with more than {_MOST} sums; let "
                     "an owner have fewer rows, or rows of one bound"
                 )
+            # Rounded up, n bounds come to at most (256 − n) + n units in all.
             unit = float(norms.sum()) / (_MOST - norms.size)
             units = np.ceil(norms / unit)
             # No bound is rounded down.
@@ -140,6 +141,7 @@ def _law_of_sums(amounts: list[float], chances: list[float]) -> dict[float, floa
                 if part > 0:
                     longer[new_total] = longer.get(new_total, 0.0) + part
         law = longer
+        # As many sums are too many anyway, and their number may double with each row.
         if len(law) > _MOST + 1:
             break
     return law

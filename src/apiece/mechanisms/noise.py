@@ -121,6 +121,7 @@ class DiscreteLaplace:
         between = np.arange(1, shift)
         step_mass = -math.expm1(-decay) / total
         inner_mass = np.exp(-between * decay) * step_mass
+        # One mass up to 0, one for each number between, and one from the sensitivity on.
         log_ratio = np.linspace(-largest, largest, shift + 1, dtype=np.float64)
         top_mass = math.exp(-largest) / total
         mass = np.concatenate(([1 / total], inner_mass, [top_mass]))
@@ -179,6 +180,7 @@ class DiscreteGaussian:
         shift = self.sensitivity
         variance = self.scale**2
         reach = math.ceil(_REACH * self.scale)
+        # Wide enough for both worlds: around 0 and around the shift.
         x = np.arange(-reach, reach + shift + 1, dtype=np.float64)
         weight = np.exp(-(x**2) / (2 * variance))
         mass = weight / weight.sum()

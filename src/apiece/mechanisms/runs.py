@@ -67,6 +67,7 @@ class Runs:
                 )
         # E[K] grows with r from 1 on.
         low = 0.0
+        # The upper end is doubled until it is enough.
         high = 2.0
         while _mean(high, self.shape) < self.mean:
             high *= 2
@@ -151,6 +152,8 @@ class Runs:
         chance = uniform()
         longest = _FIRST_RUNS
         distribution = self.law(longest).cumsum()
+        # The sum of so many chances may stay below the draw, by rounding too: there is an end to
+        # it.
         while not distribution[-1] > chance and longest < 100 * MOST_RUNS:
             longest *= 4
             distribution = self.law(longest).cumsum()

@@ -77,6 +77,7 @@ class Stated:
     def atoms(self) -> Atoms:
         """Return the pair of the two worlds."""
         # 1/(1 + e^ε) and e^ε/(1 + e^ε), neither of which loses digits.
+        # e^700 is still a finite float.
         lie = 1 / (1 + math.exp(min(self.epsilon, 700.0)))
         truth = 1 / (1 + math.exp(-self.epsilon))
         mass = (1 - self.delta) * np.array([truth, lie])

@@ -196,6 +196,7 @@ class Plan(Numbers):
         for old, new in zip(self.budget_groups.name.tolist(), names, strict=True):
             notes = tuple(note.replace(f"group {old} ", f"group {new} ") for note in notes)
         plan = replace(self, budget_groups=groups, notes=notes)
+        # Names decide nothing, so that what was computed under the old ones holds.
         return _copy_cached(self, plan, "epsilon_spent", "measures")
 
     def curve(self, group: int | str, *, method: str | None = None) -> PrivacyCurve:
@@ -275,6 +276,7 @@ class Plan(Numbers):
             return find_limits(self.budget_groups)
         consents = plan.consents
         if budgets is not None:
+            # A padded plan's public records asked for nothing, and no budget is looked for.
             added = self.budget_groups.name[plan.group_index] == PUBLIC
             consents = consents.lowered_to(budgets, added=added)
         return find_limits(self.budget_groups, plan.group_index, consents)
@@ -338,6 +340,7 @@ class Plan(Numbers):
         index = histogram.place(budgets)
         fits = index >= 0
         consents = budgets.consents.select(fits)
+        # The sizes of groups stay those released: who really fits is nowhere in public numbers.
         plan = replace(self.public(), counts="released")
         return _convert(plan, BoundPlan, group_index=index[fits], consents=consents)
 
@@ -370,6 +373,7 @@ class Plan(Numbers):
         Args:
             indent: As for `json.dumps`.
         """
+        # No number of a plan is NaN or infinite, and neither would be JSON.
         return json.dumps(self.to_dict(), allow_nan=False, indent=indent)
 
     @classmethod
@@ -388,6 +392,7 @@ class Plan(Numbers):
         """
         arguments, claims = serial.read_plan(data)
         plan = cls(**arguments)
+        # Measures are handed over uncomputed: they cost a curve a group, and mostly none is needed.
         claims.require(plan, lambda: plan.epsilon_spent, lambda: plan.measures)
         return plan
 
@@ -445,6 +450,7 @@ class BoundPlan(Plan):
         size = len(self.budget_groups)
         if index.size and not 0 <= index.min() <= index.max() < size:
             raise InputError(f"group_index: must be in [0, {size})")
+        # Released counts are noisy: only exact ones must be those of the records.
         counts = np.bincount(index, minlength=size)
         if self.counts == "exact" and not (counts == self.budget_groups.records).all():
             raise InputError("group_index: its counts are not those of plan.budget_groups.records")
@@ -486,6 +492,7 @@ AnyPlan = TypeVar("AnyPlan", bound=Plan)
 
 def _convert(plan: Plan, kind: type[AnyPlan], **records: Any) -> AnyPlan:
     """Return a plan of another kind with the same numbers, and with what is cached of them."""
+    # Of `Plan` alone: a bound plan's records are left behind, or given anew.
     numbers = {field.name: getattr(plan, field.name) for field in fields(Plan)}
     return _copy_cached(plan, kind(**numbers, **records), "groups", "epsilon_spent", "measures")
 

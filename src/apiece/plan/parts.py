@@ -52,6 +52,7 @@ BATCH_TOLERANCE = 1e-6
 
 def sampled_steps(noise_multiplier: float, probability: float, steps: int) -> Repeated:
     """Return steps with Gaussian noise that a record joins with `probability`, each by itself."""
+    # Rate 1 is no coin: the mechanism is then a plain Gaussian, whose profile is exact.
     step = Gaussian(noise_multiplier)
     return Repeated(step if probability == 1 else Sampled(step, probability), steps)
 
@@ -156,6 +157,7 @@ class Stage:
             weight=_check.positive,
             clip_norm=_check.positive_array,
         )
+        # After the clip norms, whose length the chances are compared with.
         _check.put(self, sampling_probability=self._check_chances)
         if self.participation is not None:
             _check.put(self, participation=self._check_chances)
@@ -214,6 +216,7 @@ class Stage:
         if steps is None:
             steps = self.steps
         if self.correlated is not None and self.correlated.sampled:
+            # A record joins only its own part's steps: one coin and one Gaussian a turn.
             multipliers, rates = self.of_turns()
             turns = self.correlated.turns(steps)
             return sampled_steps(float(multipliers[group]), float(rates[group]), turns)
@@ -226,6 +229,7 @@ class Stage:
             times = int(self.times[group])
             # Rounded up: the record may have been drawn in any step of a block that has begun.
             blocks = -(-steps * times // self.steps)
+            # Of the first `steps` the blocks that have begun, each at its full length.
             return allocated_steps(part.noise_multiplier, blocks, blocks * self.steps // times)
         run = sampled_steps(part.noise_multiplier, part.sampling_probability, steps)
         return run if part.participation == 1 else Sampled(run, part.participation)
@@ -258,6 +262,7 @@ class Stage:
         """
         assert self.correlated is not None
         moved = self.correlated.sensitivity(steps=self.steps, times=1)
+        # Rounded down: the sensitivity is rounded up, and the two quotients to the nearest.
         multipliers = self.noise_stddev / self.clip_norm / moved * (1 - 3 * ULP)
         return multipliers, self.correlated.rates(self.sampling_probability)
 
@@ -323,6 +328,7 @@ class Schedule:
         Args:
             step: Counted from 0.
         """
+        # The first point after the step; before the first and after the last the factor stays.
         following = bisect_right(self.points, step, key=lambda point: point[0])
         if following == 0:
             return self.points[0][1]
@@ -445,6 +451,7 @@ class Selection:
             own: The plan's stage.
             group: A position.
         """
+        # One record moves the number of right answers by at most 1.
         score = () if self.score_noise is None else (Gaussian(self.score_noise),)
         scored_runs = set()
         for stage in (own, *self.others):
@@ -492,6 +499,7 @@ class Numbers:
         if self.worst_paths is not None:
             shape = (len(self.budget_groups), len(self.stages))
             put(self, "worst_paths", freeze_array("worst_paths", self.worst_paths, bool, shape))
+        # Before a reference is derived, which divides by sums that this checks.
         self._require_fit()
         if self.reference is None:
             put(self, "reference", self.own_reference())
@@ -547,6 +555,7 @@ class Numbers:
         remaining = self.steps if steps is None else steps
         mechanisms = []
         for number, stage in enumerate(self.stages):
+            # Stages are passed in order, until the steps asked about are used up.
             stage_steps = min(remaining, stage.steps)
             remaining -= stage_steps
             if stage_steps == 0:
@@ -584,6 +593,7 @@ def freeze_array(
     array = np.asarray(values, dtype=dtype)
     if array.shape != shape:
         raise InputError(f"{name}: shape {array.shape}, must be {shape} to fit the plan")
+    # An array that is read-only already is held without a copy: a plan has an entry a record.
     if array.flags.writeable:
         array = array.copy()
         array.flags.writeable = False

@@ -83,6 +83,7 @@ class Claims:
                 unbounded = Limits(limits.epsilon, limits.delta, np.ones_like(limits.excess))
                 verify(plan, spent(), unbounded, measures).require()
             self._require_agreement(plan, "epsilon_spent", spent())
+            # Against a reference of the writer's own choice any excess could look small.
             if plan.releasable and (limits.excess < 1).any():
                 _require_own_reference(plan)
             if groups.excess is not None and len(groups) <= MEASURED:
@@ -156,6 +157,7 @@ def describe_parameters(plan: Numbers) -> Json:
     }
     if groups.excess is not None:
         columns["excess_bound"] = groups.excess
+    # One stage without worst paths lies at the top level, each of several in an object.
     if len(plan.stages) == 1 and plan.worst_paths is None:
         stage = plan.stages[0]
         top["expected_batch_size"] = stage.expected_batch_size
@@ -321,6 +323,7 @@ def _read_columns(groups: object, single: bool) -> Json:
     else:
         required = _GROUP
         optional = _GROUP_OPTIONAL | _GROUP_OF_STAGES_OPTIONAL
+    # All groups have the fields of the first, so that each field is a full column.
     rows = _json.listed(_json.as_is)(groups, "plan.groups")
     if not rows or any(not isinstance(row, dict) or row.keys() != rows[0].keys() for row in rows):
         raise DataError(
@@ -340,6 +343,7 @@ def _read_columns(groups: object, single: bool) -> Json:
 def read_plan(data: object) -> tuple[Json, Claims]:
     """Return the arguments of `Plan` in `data`, and what else `data` claims of that plan."""
     top = _json.fields(data, "plan", _TOP, _TOP_OPTIONAL)
+    # The two forms of a plan are told apart by this field alone.
     single = "stages" not in top
     for name in _STAGE_NUMBERS if single else ("combine",):
         if name not in top:

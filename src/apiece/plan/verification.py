@@ -179,6 +179,7 @@ class Verification:
 def measure(plan: Numbers, spent: Floats) -> Measures:
     """Return the measures of `plan`, of which the spending is known."""
     size = len(plan.budget_groups)
+    # A curve a group would take too long, and nothing is said of any.
     if size > MEASURED:
         return Measures(spent, None, None, None)
     mechanisms = tuple(plan.mechanism_at(g) for g in range(size))
@@ -253,6 +254,7 @@ def verify(
     epsilon = limits.epsilon
     delta = limits.delta
     bound = limits.excess
+    # ε was computed at the planned δ: it counts only where nobody asked for a smaller one.
     within = (spent <= epsilon) & (groups.delta <= delta)
     if (bound >= 1).all():
         return Verification(
@@ -283,6 +285,7 @@ def compute_spending(plan: Numbers, method: str) -> Floats:
     delta = plan.budget_groups.delta
     spent = np.zeros(len(plan.budget_groups))
     positions_by_mechanism = _group_by_mechanism(plan)
+    # The quick ways, each for one stage whose steps are all of one kind.
     if len(plan.stages) == 1 and plan.worst_paths is None and plan.selection is None:
         stage = plan.stages[0]
         if stage.participation is not None:
@@ -296,6 +299,7 @@ def compute_spending(plan: Numbers, method: str) -> Floats:
             rates = stage.sampling_probability
             steps = stage.steps
             if stage.correlated is not None:
+                # A sampled Gaussian once a turn, at the rate of the record's own part.
                 multipliers, rates = stage.of_turns()
                 steps = stage.correlated.turns(steps)
             spent[joins] = upper_epsilons(
@@ -327,6 +331,7 @@ def _compute_spending_of_gaussians(plan: Numbers, stage: Stage, method: str) -> 
     for group in range(multipliers.size):
         mechanism = stage.mechanism(group)
         if isinstance(mechanism, Gaussian):
+            # Groups that take no part stay at 0, and spend nothing.
             multipliers[group] = mechanism.noise_multiplier
     joins = multipliers > 0
     once = np.ones(int(joins.sum()))
@@ -421,6 +426,7 @@ def find_limits(
     if index is None or consents is None:
         return Limits(groups.epsilon, groups.delta, excess)
     limits = Limits(groups.epsilon.copy(), groups.delta.copy(), excess.copy())
+    # Unbuffered: many records lower one group's entry.
     np.minimum.at(limits.epsilon, index, consents.epsilon)
     np.minimum.at(limits.delta, index, consents.delta)
     np.minimum.at(limits.excess, index, consents.excess)

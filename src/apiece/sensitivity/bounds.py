@@ -49,6 +49,7 @@ class Tape:
     """Smooth expressions (`smooth_form`) over `symbols`, compiled for evaluation on boxes."""
 
     def __init__(self, expressions: Sequence[sympy.Expr], symbols: Sequence[sympy.Symbol]) -> None:
+        # What is done in turn: each step reads the values at its positions and appends one.
         self._steps: list[tuple[Callable[..., Interval], tuple[int, ...]]] = []
         self._constants: list[Interval] = []
         # The position of each subexpression's value: the symbols first, then one a step.
@@ -83,6 +84,7 @@ def round_ends(interval: Interval) -> Bounds:
     """Return the ends of an interval as floats, rounded outward; (-inf, inf) where it has none."""
     lower = float(interval.a)
     upper = float(interval.b)
+    # Negated, so that an end that is no number bounds nothing.
     if not lower <= upper:
         return Bounds(-math.inf, math.inf)
     # mpmath's exponents reach further down than a float's, so that the conversion has rounded.
@@ -96,6 +98,7 @@ def round_ends(interval: Interval) -> Bounds:
 def _find_operation(node: sympy.Basic) -> tuple[Callable[..., Interval], tuple[sympy.Basic, ...]]:
     """Return the operation of `node` on intervals, and the nodes that are its arguments."""
     if isinstance(node, sympy.Rational):
+        # Two whole numbers are exact; their quotient is enclosed once, when it is compiled.
         ratio = iv.mpf(int(node.p)) / iv.mpf(int(node.q))
         return (lambda: ratio), ()
     if node is sympy.pi or node is sympy.E:
@@ -108,6 +111,7 @@ def _find_operation(node: sympy.Basic) -> tuple[Callable[..., Interval], tuple[s
     if not isinstance(node, sympy.Pow):
         return _ELEMENTARY[node.func], node.args
     base, exponent = node.args
+    # One power, not a product: x·x would take its two factors for independent.
     if isinstance(exponent, sympy.Integer):
         power = int(exponent)
         return (lambda x: x**power), (base,)
@@ -115,6 +119,7 @@ def _find_operation(node: sympy.Basic) -> tuple[Callable[..., Interval], tuple[s
         return _sqrt, (base,)
     if exponent == sympy.Rational(-1, 2):
         return (lambda x: 1 / _sqrt(x)), (base,)
+    # Its base is proven positive before (`smooth_form`).
     return (lambda x, y: iv.exp(y * _log(x))), (base, exponent)
 
 
@@ -138,6 +143,7 @@ def _enclose_increasing(f: Callable[[Interval], Interval]) -> Callable[[Interval
     """Return the enclosure of an increasing function from its values at the two ends."""
 
     def enclose(x: Interval) -> Interval:
+        # Each end's value is an enclosure itself, of which the outer end counts.
         lower = f(x.a).a
         upper = f(x.b).b
         return iv.mpf([lower, upper])
@@ -245,6 +251,7 @@ class Objective:
         # which is quadratically close as the box shrinks.
         value, slopes = self.enclose(box)
         middle = _find_middle(box)
+        # The value at a point is an interval too, by rounding alone.
         centred, _ = self.enclose(tuple((m, m) for m in middle))
         for slope, side, m in zip(slopes, box, middle, strict=True):
             centred = centred + slope * (make_interval(*side) - make_interval(m, m))
@@ -309,6 +316,7 @@ def maximise(
         """Return minus a bound over a box, and the face of it that holds the box's maximum."""
         _, slopes = objective.enclose(part)
         face = tuple(map(_shrink_side, slopes, part))
+        # What is attained only has to be attained somewhere: the middle of the face will do.
         attain(_find_middle(face))
         return -objective.bound_range(face)[0].upper, face
 
@@ -317,14 +325,17 @@ def maximise(
     pending = [bound(box)]
     uncut = -math.inf  # the largest bound over boxes that are too small to be cut
     boxes = 1
+    # Until the largest bound of all boxes meets what is attained.
     while pending and boxes < MOST_BOXES and -pending[0][0] > best + TOLERANCE * abs(best):
         negative, largest = heapq.heappop(pending)
         parts = cut_in_half(largest, box)
         if not parts:
+            # Too small to be cut, its bound stays what it is.
             uncut = max(uncut, -negative)
         for part in parts:
             heapq.heappush(pending, bound(part))
         boxes += len(parts)
+    # Where the search has ended early, the boxes left pending bound the maximum as well.
     upper = max(best, uncut, -pending[0][0] if pending else -math.inf)
     certified = math.isfinite(upper)
     reason = f"interval branch and bound, {boxes} boxes"
@@ -363,12 +374,14 @@ def _search(compiled: Callable[[Floats], float], box: Box) -> tuple[float, ...]:
     sides: Any = list(box)
     middle = np.array(_find_middle(box))
     if len(box) <= MOST_FOR_SHGO:
+        # By a triangulation of the box, in which nothing is left to chance.
         optimum: Any = shgo(negative, sides, n=64, sampling_method="simplicial")
         best = middle if optimum.x is None else optimum.x
     else:
         starts = sorted(spread_points(np.array(box), STARTS), key=negative)[:_ASCENTS]
         optima = [minimize(negative, start, bounds=sides, method="L-BFGS-B").x for start in starts]
         best = min([middle, *starts, *optima], key=negative)
+    # An optimizer may end outside the box by rounding.
     return tuple(min(max(float(x), low), high) for x, (low, high) in zip(best, box, strict=True))
 
 
@@ -404,6 +417,7 @@ def cut_in_half(part: Box, box: Box) -> list[Box]:
     widest = max(range(len(part)), key=relative_width)
     low, high = part[widest]
     middle = low + (high - low) / 2
+    # Neighbouring floats have no middle.
     if not low < middle < high:
         return []
     lower_half = list(part)

@@ -85,6 +85,7 @@ class _Builder:
     def __init__(self, text: str, symbols: Mapping[str, sympy.Symbol]) -> None:
         self.text = text
         self.symbols = symbols
+        # How many nodes are being built inside one another now.
         self.depth = 0
 
     def build(self, node: ast.expr) -> sympy.Expr:
@@ -122,6 +123,7 @@ class _Builder:
 
     def _build_number(self, node: ast.Constant) -> sympy.Expr:
         value: object = node.value
+        # Not `isinstance`: True would pass for 1.
         if type(value) is int:
             if value.bit_length() > _MOST_BITS:
                 raise self._make_error(node, "is too large; write it as a decimal below 1e308")
@@ -156,6 +158,7 @@ class _Builder:
 
     def _build_sum(self, node: ast.expr) -> sympy.Expr:
         """Build a chain of + and - in a loop, however long."""
+        # The chain nests to the left, so that a recursion would go as deep as it is long.
         terms = []
         while isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
             term = self.build(node.right)
@@ -164,6 +167,7 @@ class _Builder:
         return sympy.Add(self.build(node), *reversed(terms))
 
     def _build_power(self, node: ast.BinOp, base: sympy.Expr, exponent: sympy.Expr) -> sympy.Expr:
+        # SymPy computes powers of numbers exactly: 2**10**9 would fill the memory.
         if exponent.is_number and not abs(float(exponent)) <= LARGEST_EXPONENT:
             raise self._make_error(
                 node, f"has an exponent above {LARGEST_EXPONENT}; write it as exp"
@@ -220,6 +224,7 @@ def smooth_form(expression: sympy.Expr, ranges: Ranges) -> sympy.Expr:
         if not isinstance(expression, (sympy.Rational, sympy.Symbol, *_CONSTANTS)):
             raise UnsupportedError(f"expression: {expression!r} is not supported; write a number")
         return expression
+    # From the inside out: a kink deep inside is resolved before what holds it is looked at.
     arguments = [smooth_form(argument, ranges) for argument in expression.args]
     if isinstance(expression, (sympy.Max, sympy.Min)):
         return _find_extreme(expression, arguments, ranges)
@@ -228,6 +233,7 @@ def smooth_form(expression: sympy.Expr, ranges: Ranges) -> sympy.Expr:
         raise ComplexValueError(f"expression: {node} is not real; give a real expression")
     if isinstance(node, sympy.Pow):
         base, exponent = node.args
+        # Any other power is a logarithm's exponential, and needs a positive base.
         if not isinstance(exponent, sympy.Integer):
             _find_sign(node, base, ranges, positive=True)
         elif exponent < 0:
@@ -235,11 +241,14 @@ def smooth_form(expression: sympy.Expr, ranges: Ranges) -> sympy.Expr:
         return _write_logistic_as_tanh(node)
     if isinstance(node, sympy.log):
         _find_sign(node, node.args[0], ranges, positive=True)
+    # Where the cosine is 0 the tangent has a pole.
     elif isinstance(node, sympy.tan):
         _find_sign(node, sympy.cos(node.args[0]), ranges)
+    # At ±1 the derivative is infinite.
     elif isinstance(node, (sympy.asin, sympy.acos)):
         _find_sign(node, 1 - node.args[0] ** 2, ranges, positive=True)
     elif isinstance(node, sympy.Abs):
+        # On a side of 0 where its argument stays, |x| is x or −x.
         return node.args[0] * _find_sign(node, node.args[0], ranges)
     elif node.args and node.func not in _SMOOTH | {sympy.Add, sympy.Mul}:
         raise UnsupportedError(
@@ -287,6 +296,7 @@ def _find_sign(
     for _ in range(MOST_BOXES):
         if not pending:
             return signs.pop()
+        # A queue: all boxes are cut once before any is cut again.
         part = pending.popleft()
         sign = _prove_sign(objective, part)
         smaller_parts = cut_in_half(part, box) if symbols and not sign else []
@@ -301,6 +311,7 @@ def _find_sign(
                 f"{node}: not real, because {argument} is negative within the ranges; narrow the "
                 "ranges"
             )
+        # Nothing more can be shown: both signs occur, or the box has no parts.
         if len(signs) == 2 or not (sign or smaller_parts):
             break
         pending += smaller_parts

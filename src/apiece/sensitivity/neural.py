@@ -93,10 +93,12 @@ class ModelLoss:
         """
         size = _check.count("records_at_a_time", self.records_at_a_time)
         parameter = _check_model(self.model)
+        # In the model's precision, on its device.
         x = _check_inputs(inputs).to(parameter)
         y = torch.as_tensor(targets).to(parameter.device)
         if len(x) != len(y):
             raise DataError(f"inputs, targets: {len(x)} and {len(y)} records; give one target each")
+        # Gradients are on whatever the caller has set, and the model is put back as it was.
         with torch.enable_grad(), restoring(self.model), _twice_differentiable_kernels():
             _check_buffers(self.model, x[:1])
             parts = [
@@ -155,6 +157,7 @@ def _check_model(model: nn.Module) -> nn.Parameter:
 
 def _check_buffers(model: nn.Module, record: Tensor) -> None:
     """Raise `UnsupportedError` for a model whose forward pass writes to a buffer."""
+    # One record tells whether the pass writes, and nothing is kept of it.
     with restoring(model) as changed, torch.no_grad():
         model(record)
     if changed:
@@ -168,6 +171,7 @@ def _differentiate_norms(
     model: nn.Module, loss_fn: LossFunction, x: Tensor, y: Tensor
 ) -> Derivatives:
     """Differentiate the records' norms, by the graph where their squares cannot underflow."""
+    # torch.func has no rule for recurrent layers: they go record by record from the start.
     if any(isinstance(module, nn.RNNBase) for module in model.modules()):
         return by_autograd(model, loss_fn, x, y)
     x = x.clone().requires_grad_()

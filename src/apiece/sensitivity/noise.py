@@ -117,6 +117,7 @@ class HeterogeneousNoise:
         ratio = np.sqrt(inverse.sum() / inverse)
         stddev = c * z * ratio * (1 + 2**-48)
         noise = cls(tuple(c.tolist()), tuple(stddev.tolist()), names)
+        # Floats are fractions, so that this comparison is exact.
         if not noise._squared_distance() * Fraction(z) ** 2 <= 1:
             raise VerificationError(f"noise: the total exceeds that of multiplier {z!r}")
         return noise
@@ -161,6 +162,7 @@ class HeterogeneousNoise:
         rows = np.asarray(records, dtype=np.float64)
         if rows.ndim != 2 or rows.shape[1] != len(self.bounds):
             raise DataError(f"records: shape {rows.shape}; give (n, {len(self.bounds)})")
+        # Left out by selection: no factor takes NaN or ∞ out of a sum.
         finite = np.isfinite(rows).all(axis=1, keepdims=True)
         bounds = np.array(self.bounds)
         clipped = np.clip(np.where(finite, rows, 0.0), -bounds, bounds)

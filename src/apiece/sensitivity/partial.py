@@ -140,6 +140,7 @@ def individual_rdp(sensitivities: npt.ArrayLike, *, order: float, noise_stddev: 
     s = np.asarray(sensitivities, dtype=np.float64)
     if not ((s >= 0) & (s < math.inf)).all():
         raise InputError("sensitivities: some are negative or not finite; give norms")
+    # One charge to an odometer reads α·s²/(2S²), rounded up; it counts at least one person.
     meter = Odometer(max(s.size, 1), order=_check.finite("order", order))
     meter.add(s.ravel() if s.size else 0.0, noise_stddev)
     return meter.loss[: s.size].reshape(s.shape)
@@ -293,8 +294,10 @@ def exhaustion(
     releases = np.divide(budget, charge, out=np.full(n, math.inf), where=charge > 0)
     releases = np.floor(releases * (1 - 2**-48))
     answers = np.full(n, UNLIMITED)
+    # A count beyond this is one that never runs out.
     countable = releases < 2.0**62
     answers[countable] = releases[countable].astype(np.int64)
+    # Those who run out first come first; ties stay in the order of the records.
     order = np.argsort(answers, kind="stable")
     magnitude = np.abs(partial.raw).reshape(n, -1)
     largest_entry = magnitude.argmax(axis=1)

@@ -59,6 +59,7 @@ def smooth_squares(
     engine = ENGINES.find(rows)
     if isinstance(engine, AloneEngine) or not _is_smooth(engine.program.module):
         return None
+    # Engines are captured for two records or more: a single one is padded by another.
     batch = pad_to_two(rows)
     _, contributions = engine.program.run(arguments_of(engine, batch))
     parameter = next(iter(batch.parameters.values()))
@@ -66,6 +67,7 @@ def smooth_squares(
     # One after the other, and no operator in place: autograd takes them back to the inputs.
     for part in contributions.values():
         squares = squares + _squares(part)
+    # Without what was padded.
     return squares[: len(rows)]
 
 

@@ -93,6 +93,7 @@ def read_expression(
             f"attribute {undeclared[0]!r}: it has no range; declare one, lower and upper end"
         )
     exact = {number: sympy.Rational(number) for number in expression.atoms(sympy.Float)}
+    # To SymPy a symbol with other assumptions is another one, whatever its name.
     declared = {symbol: symbols[symbol.name] for symbol in expression.free_symbols}
     return expression.xreplace(declared | exact)
 
@@ -136,6 +137,7 @@ def read_columns(records: object, ranges: Mapping[str, Range]) -> Floats:
     _find_index(records)  # raises where attributes are of different records
     try:
         if isinstance(records, (np.ndarray, list, tuple)):
+            # An attribute a row, contiguous, as compiled functions take them.
             columns = np.array(np.asarray(records, dtype=np.float64).T, order="C", ndmin=2)
         else:
             table: Any = records  # a mapping or a data frame; anything else raises
@@ -153,6 +155,7 @@ def read_columns(records: object, ranges: Mapping[str, Range]) -> Floats:
             f"{len(ranges)} attributes {names}"
         )
     for column, (name, (low, high)) in zip(columns, ranges.items(), strict=True):
+        # Negated, so that NaN is outside too.
         outside = int(np.count_nonzero(~((column >= low) & (column <= high))))
         if outside:
             raise DataError(
@@ -294,6 +297,7 @@ class Expression:
             gradient = self._compiled_gradient(*columns)
             norm = compute_norms(gradient)
             usable = (norm > 0) & np.isfinite(norm)
+            # Where the norm is 0, or no number, the direction is 0 and so is the growth.
             direction = np.divide(gradient, norm, out=np.zeros_like(gradient), where=usable)
             growth = self._compiled_curvature(*columns, *direction)
             return np.vstack([growth, norm])
@@ -351,6 +355,7 @@ class Expression:
         top = self._maximise(1)
         bottom = self._maximise(-1)
         if relation == "add_remove":
+            # By the bound, which noise is calibrated with, not by what was attained.
             return max(top, bottom, key=lambda m: (m.bounds.upper, m.value))
         # max f − min f is the sum of both maxima; each end is rounded outward.
         lower_sum = top.bounds.lower + bottom.bounds.lower
