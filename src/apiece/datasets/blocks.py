@@ -61,8 +61,10 @@ def _compile_patterns(separator: bytes) -> tuple[re.Pattern[bytes], re.Pattern[b
     # are what separates.
     blanks = rb"" if separator in (b"\t", b" ") else rb"[ ]*"
     # Quantifiers are possessive: a line that does not match is refused in linear time.
+    # A field: blanks, then quoted text with doubled quotes; or anything but a separator or a quote.
     field = rb"(?:" + blanks + rb'"(?:[^"]|"")*+"|(?:(?!' + cut + rb')[^"])*+)'
     line_pattern = re.compile(field + rb"(?:" + cut + field + rb")*+")
+    # Each field begins the line or follows a separator.
     field_pattern = re.compile(rb"(?:^|" + cut + rb")(" + field + rb")")
     return line_pattern, field_pattern
 
@@ -84,6 +86,7 @@ def split_header(line: bytes, separator: bytes = b",") -> list[str]:
 
 def split_line(line: bytes, separator: bytes = b",") -> list[bytes]:
     """Return the cells of one line, none of an empty one. Raises `UnclearLineError`."""
+    # Only the end of the line, LF or CR LF, is taken off.
     line = line.removesuffix(b"\n").removesuffix(b"\r")
     if not line:
         return []
@@ -91,6 +94,7 @@ def split_line(line: bytes, separator: bytes = b",") -> list[bytes]:
         raise UnclearLineError
     if b'"' not in line:
         return line.split(separator)
+    # The whole line must be fields and separators; else it is unclear where they end.
     line_pattern, field_pattern = _compile_patterns(separator)
     if not line_pattern.fullmatch(line):
         raise UnclearLineError
@@ -99,6 +103,7 @@ def split_line(line: bytes, separator: bytes = b",") -> list[bytes]:
 
 def _unquote_field(field: bytes) -> bytes:
     stripped = field.lstrip(b" ")
+    # A field that is not quoted keeps its blanks.
     if not stripped.startswith(b'"'):
         return field
     return stripped[1:-1].replace(b'""', b'"')
@@ -137,6 +142,8 @@ class Recoded:
     """The lines of a file in another encoding, as UTF-8; what cannot be decoded is not UTF-8."""
 
     def __init__(self, file: BinaryIO, encoding: str) -> None:
+        # Broken Unicode is replaced; a byte that another encoding lacks comes back as itself, which
+        # is no UTF-8.
         is_unicode = codecs.lookup(encoding).name.startswith("utf-")
         errors = "replace" if is_unicode else "surrogateescape"
         # A line ends at LF alone, as the grammar says, and what stands before it is not changed.
@@ -171,11 +178,13 @@ def read_batches(
     # The number of the next line, after the header.
     number = 2
     while data := file.read(block):
+        # A block goes on to the end of its last line, so that no line is in two blocks.
         if not data.endswith(b"\n"):
             data += file.readline()
         columns = None
         if _is_plain(data):
             # A line with more or fewer cells is an error of Arrow's.
+            # Then all lines of the block are cut one by one.
             with suppress(pa.ArrowInvalid):
                 columns = _split_plain(data, len(names), positions, separator)
         if columns is None:
@@ -188,6 +197,7 @@ def _is_plain(data: bytes) -> bool:
     """Whether Arrow may cut a block: without a quote, a stray carriage return or a long line."""
     if len(data) > _LONG or b'"' in data:
         return False
+    # Each CR stands before an LF.
     return data.count(b"\r") == data.count(b"\r\n")
 
 
@@ -202,6 +212,7 @@ def _split_by_line(
     quoted: list[list[bytes]] = []
     # For each line that is not left out, in the order of the file.
     is_quoted: list[bool] = []
+    # A line feed at the end of the block begins no further line.
     for line_number, line in enumerate(data.removesuffix(b"\n").split(b"\n"), start=number):
         content = line.removesuffix(b"\r")
         cells = None
@@ -209,7 +220,9 @@ def _split_by_line(
             cells = _split_single_line(line, line_number, separator)
             count = len(cells)
         else:
+            # A line without anything is no record.
             count = content.count(separator) + 1 if content else 0
+        # Logged for the steward alone: the others are answered as if it were not there.
         if count != width:
             if count:
                 log(f"line {line_number}: {count} fields, not {width}; left out")
@@ -225,6 +238,7 @@ def _split_by_line(
     order = pa.array(np.argsort(np.argsort(is_quoted, kind="stable")))
     columns = []
     for position, plain_column in zip(positions, plain_columns, strict=True):
+        # Cells of the wanted columns alone, read like Arrow's.
         texts = [read_cell(cells[position]) for cells in quoted]
         column = pa.concat_arrays([plain_column, pa.array(texts, pa.large_string())])
         columns.append(column.take(order))
@@ -249,6 +263,7 @@ def _split_plain(
     import pyarrow as pa
     from pyarrow import csv
 
+    # Without plain lines Arrow would refuse to read.
     if not data:
         return [pa.array([], pa.large_string()) for _ in positions]
     # A separator beyond ASCII is replaced by a byte that no cell holds.
@@ -263,12 +278,14 @@ def _split_plain(
         csv.ReadOptions(
             column_names=[str(position) for position in range(width)],
             use_threads=False,
+            # One block and one thread: the order of lines stays.
             block_size=len(data),
         ),
         csv.ParseOptions(delimiter=separator.decode(), quote_char=False, double_quote=False),
         csv.ConvertOptions(
             column_types=dict.fromkeys(wanted, pa.large_binary()),
             include_columns=wanted,
+            # An empty cell is null; every other text is itself.
             null_values=[""],
             strings_can_be_null=True,
         ),
@@ -281,12 +298,14 @@ def _read_cells(cells: pa.Array) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    # Fast where everything is UTF-8, which nearly always holds.
     try:
         column = cells.cast(pa.large_string())
     except pa.ArrowInvalid:
         # Some are not UTF-8.
         texts = [None if cell is None else read_cell(cell) for cell in cells.to_pylist()]
         return pa.array(texts, pa.large_string())
+    # Within ASCII control characters are left to the caller (`read_cell`).
     is_ascii = pc.string_is_ascii(column)
     if pc.all(is_ascii).as_py():
         return column

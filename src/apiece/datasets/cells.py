@@ -45,6 +45,7 @@ def select_column(
     frame: pd.DataFrame | PlainTable, name: str, role: str
 ) -> Cells | Sequence[object]:
     """Return the column `name` of a table; `role` says in messages what it is for."""
+    # Names as texts: pandas may have numbers for them.
     require_column(name, [str(column) for column in frame.columns], role)
     cells: Cells | Sequence[object] = frame[name]
     # Of two columns with one name pandas gives a table.
@@ -96,6 +97,7 @@ def read_values(cells: Cells | Sequence[object]) -> list[object]:
         return [None if is_missing(cell) else cell for cell in cells]
     from pandas.api.types import is_float_dtype
 
+    # Asked of pandas, which knows each container's own null.
     is_null = cells.isna().to_numpy(dtype=bool).tolist()
     if is_float_dtype(cells):
         stored = _widen_floats(cells).tolist()
@@ -111,10 +113,12 @@ def is_missing(cell: object) -> bool:
 
 def _widen_floats(cells: Cells) -> Floats:
     """Return stored floats as doubles, narrow ones by their shortest text: .1 stays .1."""
+    # Arrow's types name the NumPy type that they stand for.
     dtype = getattr(cells.dtype, "numpy_dtype", cells.dtype)
     if not isinstance(dtype, np.dtype) or dtype.itemsize >= 8:
         return cells.to_numpy(dtype=np.float64, na_value=np.nan)
     narrow = cells.to_numpy(dtype=dtype, na_value=np.nan)
+    # Through the shortest text that reads back as the narrow number: .1 and not .10000000149.
     return narrow.astype(str).astype(np.float64)
 
 
@@ -122,6 +126,7 @@ def read_numbers(cells: Cells, decimal: str = ".") -> Floats:
     """Return cells as floats, NaN for a cell without a number; a boolean is 1 or 0."""
     from pandas.api.types import is_bool_dtype, is_float_dtype, is_integer_dtype
 
+    # By the stored type where it says what a cell is; texts are read one by one.
     if is_float_dtype(cells):
         return _widen_floats(cells)
     if is_bool_dtype(cells) or is_integer_dtype(cells):
@@ -132,6 +137,7 @@ def read_numbers(cells: Cells, decimal: str = ".") -> Floats:
 def _read_number(cell: object, decimal: str) -> float:
     """Return the number in a cell, NaN where there is none."""
     if isinstance(cell, str):
+        # Only letters can spell a truth: "1" and "0" are numbers already.
         truth = boolean_of(cell) if cell.strip().isalpha() else None
         return parse_number(cell, decimal) if truth is None else float(truth)
     if isinstance(cell, bool | np.bool_):
@@ -154,6 +160,7 @@ def parse_number(cell: str, decimal: str = ".") -> float:
         value = float(cell)
     except ValueError:
         return math.nan
+    # `float` takes underscores and digits of other alphabets, which no number here has.
     return value if cell.isascii() and "_" not in cell else math.nan
 
 
@@ -167,8 +174,10 @@ def locate_values(
     """
     markers: list[str] = []
     if missing:
+        # The empty text is a marker beside others, unless it is a declared value.
         markers = [marker for marker in dict.fromkeys(("", *missing)) if marker not in declared]
     known = Declared([*declared, *markers], decimal=decimal)
+    # Markers come after the declared values, so that a position tells them apart.
     positions = known.positions(read_values(cells))
     absent = positions >= len(declared)
     positions[absent] = -1
@@ -266,6 +275,7 @@ class Date:
         values: Iterable[object] = (),
         knots: int = 0,
     ) -> None:
+        # Both ends or none: one of them alone declares no range.
         if (lower is None) != (upper is None):
             end = "lower" if lower is None else "upper"
             raise DataError(f"{end} is missing; give both ends of the range")
@@ -334,6 +344,7 @@ def _check_date(end: str, value: object) -> datetime.date:
 
 def _check_format(value: object) -> str:
     """Return a format of `strptime` that has a full year and no locale, or raise `DataError`."""
+    # "%%" is a percent sign, and no directive.
     if not isinstance(value, str) or "%Y" not in value.replace("%%", ""):
         raise DataError(
             f'format = {value!r}: must have a year of four digits, %Y, as in format = "%d.%m.%Y"'

@@ -79,6 +79,7 @@ def encode(frame: pd.DataFrame, columns: Mapping[str, Feature], *, decimal: str 
     row faulty.
     """
     names = name_features(columns)
+    # (rows, features), filled column by column.
     features = np.empty((len(frame), len(names)), dtype=np.float32)
     faulty = np.zeros(len(frame), dtype=np.bool_)
     unread: dict[str, int] = {}
@@ -90,6 +91,7 @@ def encode(frame: pd.DataFrame, columns: Mapping[str, Feature], *, decimal: str 
         if isinstance(kind, Categorical):
             markers = list_markers(kind.missing)
             codes, absent = locate_values(cells, kind.labels, markers, decimal)
+            # Neither a declared value nor a marker: such a cell has an indicator of none.
             is_unread = (codes < 0) & ~absent
             for code in range(len(kind.labels)):
                 features[:, index + code] = codes == code
@@ -98,6 +100,7 @@ def encode(frame: pd.DataFrame, columns: Mapping[str, Feature], *, decimal: str 
             values, limits, absent = _read_column(cells, kind, decimal)
             is_unread = ~(np.isfinite(values) | absent)
             faulty |= is_unread
+            # NaN compares as False, and is counted as unread.
             is_outside = (values < limits.lower) | (values > limits.upper)
             outside[name] = int((is_outside & ~absent).sum())
             scaled = scale(values, limits)
@@ -110,6 +113,7 @@ def encode(frame: pd.DataFrame, columns: Mapping[str, Feature], *, decimal: str 
         if kind.missing:
             features[:, index] = absent
             index += 1
+    # NaN throughout: a faulty row must not be learned from in part.
     features[faulty] = np.nan
     return Encoded(features, names, faulty, unread, outside)
 
@@ -118,11 +122,13 @@ def _share_knots(scaled: Floats, knots: int) -> Floats:
     """Return the share (n, knots) of each knot in numbers of [-1, 1]; a row's shares sum to 1."""
     # In steps from one knot to the next. NaN, of a row without a number, stays NaN.
     steps = (scaled + 1) / 2 * (knots - 1)
+    # Only the two knots about a number are nearer than one step: their shares add up to 1.
     return np.asarray(np.clip(1 - np.abs(steps[:, None] - np.arange(knots)), 0, None))
 
 
 def locate_knots(kind: Numeric | Date) -> Floats:
     """Return where the knots of a column's curve lie: numbers, or days since 1970."""
+    # Dates are numbers of days between the ends.
     limits = Numeric(*kind.days) if isinstance(kind, Date) else kind
     return unscale(np.linspace(-1, 1, kind.knots), limits)
 
@@ -132,12 +138,14 @@ def label_knots(kind: Numeric | Date) -> tuple[str, ...]:
     positions = locate_knots(kind)
     if isinstance(kind, Date):
         epoch = datetime.date(1970, 1, 1)
+        # Rounded down to whole days.
         return tuple(str(epoch + datetime.timedelta(days=math.floor(d))) for d in positions)
     return tuple(f"{position:.12g}" for position in positions)
 
 
 def _read_column(cells: Cells, kind: Numeric | Date, decimal: str) -> tuple[Floats, Numeric, Mask]:
     """Return the numbers of a column, or its days, their range, and which cells are absent."""
+    # Markers are looked up first, as a date may be one of them.
     markers = list_markers(kind.missing)
     if isinstance(kind, Date):
         _, absent = locate_values(cells, (), markers, decimal)
@@ -191,6 +199,7 @@ def warn_unread(
 def scale(values: Floats, kind: Numeric) -> Floats:
     """Return `values` clipped to the declared range and scaled to [-1, 1]."""
     # On a log scale 1 is added to the distance from the lower end, which may be 0.
+    # log1p(distance)/log1p(width) is 0 at the lower end and 1 at the upper one.
     distance = np.clip(values, kind.lower, kind.upper) - kind.lower
     width = kind.upper - kind.lower
     share = np.log1p(distance) / np.log1p(width) if kind.scale == "log" else distance / width
@@ -201,6 +210,7 @@ def unscale(scaled: Floats, kind: Numeric) -> Floats:
     """Return the values in the declared range whose scaled values these are."""
     share = (np.clip(scaled, -1, 1) + 1) / 2
     width = kind.upper - kind.lower
+    # The inverse of `scale`, within the range.
     distance = np.expm1(share * np.log1p(width)) if kind.scale == "log" else share * width
     return np.asarray(kind.lower + distance)
 
@@ -208,10 +218,12 @@ def unscale(scaled: Floats, kind: Numeric) -> Floats:
 def encode_labels(frame: pd.DataFrame, label: str, classes: tuple[str, ...]) -> Integers:
     """Return each row's position in the declared `classes`."""
     cells = select_column(frame, label, "label")
+    # Undeclared labels and empty cells alike are none of the classes.
     codes, _ = locate_values(cells, classes)
     bad = np.flatnonzero(codes < 0)
     if not bad.size:
         return codes
+    # The message may show the cell, as the steward reads their own table.
     row = int(bad[0])
     text = read_texts(cells)[row]
     remedy = "mend the row or the schema"

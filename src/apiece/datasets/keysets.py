@@ -45,6 +45,7 @@ def read_values(
         cells = _read_lines(file)
     else:
         cells = _read_column(file, column, dialect)
+    # Each value once, in the order of the file.
     values = dict.fromkeys(cells)
     if not values:
         raise DataError(f"{file}: has no values; give a file with some")
@@ -64,6 +65,7 @@ def _read_column(path: Path, column: str | None, dialect: Dialect) -> list[Value
     """Return the cells of a table's column that have something in them."""
     table = read_table(path, dialect)
     names = [str(name) for name in table.columns]
+    # A table of one column needs no name.
     if column is None and len(names) == 1:
         column = names[0]
     if column not in names:
@@ -72,6 +74,7 @@ def _read_column(path: Path, column: str | None, dialect: Dialect) -> list[Value
             f"{path}: {asked}; name one of {', '.join(names[:8])}, "
             + as_given("read_values(path, 'town')", flag="as in @FILE::town")
         )
+    # Numbers and booleans stay what they are, so that they are declared as such.
     cells = table[column].dropna().tolist()
     return [
         cell if isinstance(cell, (bool, int, float)) else str(cell) for cell in cells if cell != ""

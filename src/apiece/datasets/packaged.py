@@ -93,11 +93,13 @@ def match_packaged(columns: list[str], label: str) -> tuple[Schema, dict[str, st
     Names agree up to case and punctuation ("Hours-per-week" is hours_per_week). The label must be
     the packaged one. None where no schema fits.
     """
+    # Simplified name → the column's own name.
     names = {_simplify_name(column): column for column in columns}
     for packaged_name, packaged in PACKAGED.items():
         schema = packaged_schema(packaged_name)
         features = {_simplify_name(feature): feature for feature in schema.features(but=set())}
         is_label = _simplify_name(label) == _simplify_name(packaged.label)
+        # Every feature of the packaged schema must be there; further columns do no harm.
         if is_label and set(features) <= set(names):
             return schema, {names[key]: feature for key, feature in features.items()}
     return None

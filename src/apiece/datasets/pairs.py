@@ -22,6 +22,7 @@ def locate_features(columns: Mapping[str, Feature]) -> dict[str, slice]:
     places: dict[str, slice] = {}
     start = 0
     for name, kind in columns.items():
+        # Counted as `name_features` names them, indicator of missing cells included.
         stop = start + len(name_features({name: kind}))
         places[name] = slice(start, stop)
         start = stop
@@ -49,6 +50,7 @@ def append_pairs(
     places = locate_features(columns)
     blocks = [features]
     for first, second in pairs:
+        # (n, first features, second features), then flat with the second changing faster.
         products = features[:, places[first], None] * features[:, None, places[second]]
         blocks.append(products.reshape(len(features), -1))
     return np.concatenate(blocks, axis=1)

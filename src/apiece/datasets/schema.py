@@ -79,6 +79,7 @@ by_group=())
     by_group: GroupBounds | Mapping[str, Mapping[Any, Sequence[float]]] = ()
 
     def __post_init__(self) -> None:
+        # The class is frozen: fields are set past it, each in its canonical form.
         object.__setattr__(self, "knots", check_knots(self.knots))
         if self.has_range:
             for end in ("lower", "upper"):
@@ -100,6 +101,7 @@ by_group=())
     def _read_group_bounds(self, by_group: Any) -> GroupBounds:
         """Return the bounds of groups, checked; raise `DataError` for others."""
         if not isinstance(by_group, Mapping):
+            # A copy made by `replace` hands over what was read before: tuples instead of a mapping.
             by_group = {column: {v: ends for v, *ends in groups} for column, groups in by_group}
         if len(by_group) > 1 or (by_group and not self.has_range):
             raise DataError(
@@ -163,6 +165,7 @@ class Categorical:
         markers = list_markers(self.missing)
         object.__setattr__(self, "values", read_declared(self.values))
         object.__setattr__(self, "missing", markers)
+        # A text that is a value and a marker would say two things of one cell.
         if not self.values or set(self.labels) & set(markers):
             raise DataError("give at least one value, none of them a missing marker")
 
@@ -288,11 +291,13 @@ class Lookup:
 
     def __post_init__(self) -> None:
         set_field = object.__setattr__
+        # Names become texts first, as pandas may have numbers for them.
         cells = {str(name): column for name, column in _read_lookup(self.rows).items()}
         if self.key not in cells:
             raise DataError(
                 f"lookup: no column {self.key!r}; its columns are {', '.join(sorted(cells)[:8])}"
             )
+        # Columns of unlike lengths have no rows in common.
         sizes = {len(column) for column in cells.values()}
         if len(sizes) > 1 or not 1 <= max(sizes) <= _LOOKUP_ROWS:
             raise DataError(
@@ -302,11 +307,13 @@ class Lookup:
         keys = cells[self.key]
         if None in keys:
             raise DataError(f"lookup by {self.key!r}: a row has no key; give each row one")
+        # By Python's equality, for which 1, 1.0 and True are one key.
         ((commonest, count),) = Counter(keys).most_common(1)
         if count > 1:
             raise DataError(
                 f"lookup by {self.key!r}: {commonest!r} is there {count} times; give each key once"
             )
+        # Declarations that are not given follow from the lookup table, which is public as a whole.
         columns = {}
         for name in cells.keys() - {self.key}:
             column = self.columns.get(name)
@@ -316,8 +323,10 @@ class Lookup:
             raise DataError(
                 f"lookup by {self.key!r}: no column {min(unknown_names)!r}; declare those it has"
             )
+        # The table that was given is let go: `cells` holds its values, in Python's own types.
         set_field(self, "rows", None)
         set_field(self, "on", self.on or self.key)
+        # In the order of the table, which a set of names has lost.
         set_field(self, "columns", {name: columns[name] for name in cells if name in columns})
         set_field(self, "cells", cells)
 
@@ -358,9 +367,11 @@ def _read_lookup(rows: object) -> dict[str, tuple[Any, ...]]:
 
 def _read_public(cell: object) -> object:
     """Return a cell of a public table as a text, number, boolean, day or None."""
+    # NumPy's scalars become Python's.
     if hasattr(cell, "item") and not isinstance(cell, str):
         cell = cell.item()
     if isinstance(cell, datetime.datetime):
+        # pandas' NaT is a datetime that does not equal itself.
         cell = cell.date() if cell == cell else None
     if isinstance(cell, str):
         return cell.strip() or None
@@ -368,6 +379,7 @@ def _read_public(cell: object) -> object:
         return cell
     if isinstance(cell, float | Decimal):
         return float(cell) if math.isfinite(cell) else None
+    # None, NaN and pandas' NA.
     if cell is None or cell != cell or type(cell).__name__ == "NAType":
         return None
     raise DataError(f"lookup: {cell!r} is no text, number, boolean or day; leave its column out")
@@ -375,8 +387,10 @@ def _read_public(cell: object) -> object:
 
 def _declare_public(cells: Sequence[Any]) -> Column:
     """Return the declaration that follows from a public column's cells."""
+    # What an empty cell holds says nothing of a column's kind.
     present = [cell for cell in cells if cell is not None]
     distinct = list(dict.fromkeys(present))
+    # Before numbers, as True is one to Python.
     if present and all(isinstance(cell, bool) for cell in present):
         return Boolean(values=(False, True))
     if present and all(_is_number(cell) for cell in present):
@@ -387,12 +401,14 @@ def _declare_public(cells: Sequence[Any]) -> Column:
             # A constant lies between 0 and itself, and 0 between 0 and 1.
             low = min(low, 0.0)
             high = max(high, 0.0) or float(low == 0)
+        # Whole numbers that are few may be codes, which questions group by.
         is_coded = len(numbers) <= _GROUPS and all(number.is_integer() for number in numbers)
         values = tuple(map(int, numbers)) if is_coded else ()
         return Numeric(low, high, values=values)
     days = [_read_day(cell) for cell in present]
     if present and None not in days:
         ordered = sorted(day for day in days if day is not None)
+        # A range needs two different ends, also where there is one day.
         last = max(ordered[-1], ordered[0] + datetime.timedelta(days=1))
         return Date(ordered[0], last)
     texts = sorted(map(str, distinct))
@@ -488,6 +504,7 @@ class Schema:
                 raise DataError(
                     f"lookup {name!r}: give name → Lookup(rows, key), the name a word of SQL"
                 )
+            # Questions join by this column, and so must be able to read it.
             on = self.columns.get(lookup.on)
             if on is None or isinstance(on, Skip):
                 raise DataError(
@@ -495,6 +512,7 @@ class Schema:
                     f"it, as in {{{lookup.on!r}: Text()}} or --kind {lookup.on}=text, or name "
                     "another one: on= or NAME=FILE::KEY::COLUMN"
                 )
+            # The key of a lookup table is a column of its own in questions.
             for column in (*lookup.columns, f"{name}.{lookup.key}"):
                 if column in names:
                     raise DataError(
@@ -524,6 +542,7 @@ class Schema:
                 f"schema {name}: {found}it must hold tables [columns.NAME], maybe [lookups.NAME], "
                 "before them maybe person, rows_per_person and decimal, and nothing else"
             )
+        # What is left is checked by the class, whose messages name the schema.
         settings: dict[str, Any] = {key: value for key, value in data.items() if key != "columns"}
         settings["lookups"] = _read_lookups(data.get("lookups", {}), name, folder)
         declared = {key: _read_column(key, value, name) for key, value in columns.items()}
@@ -618,6 +637,7 @@ class Schema:
                 f'add [columns.{label}] with kind = "categorical" and its values, or "numeric" and '
                 "its range"
             )
+        # A label is read as a feature is: booleans as two categories, values as texts.
         if not isinstance(column, UNUSED):
             column = self._make_feature(label, column)
         if isinstance(column, Numeric):
@@ -713,10 +733,12 @@ def _read_lookups(data: object, schema: str, folder: Path) -> dict[str, Lookup]:
     lookups: dict[str, Lookup] = {}
     tables: dict[str, Any] = data if isinstance(data, dict) else {"": None}
     for name, table in tables.items():
+        # Either rows, or a file that holds them.
         location = f"schema {schema}, lookup {name!r}"
         is_known = isinstance(table, dict) and set(table) <= _LOOKUP_KEYS
         if not is_known or "key" not in table or ("file" in table) == ("rows" in table):
             raise DataError(f"{location}: give file and key, and maybe on and columns")
+        # A path in a schema counts from the schema's own folder.
         rows = folder / str(table["file"]) if "file" in table else table["rows"]
         declared = table.get("columns", {})
         columns = {key: _read_column(key, value, schema) for key, value in declared.items()}
@@ -735,14 +757,17 @@ def _read_column(key: str, value: object, schema: str) -> Column:
     kind = value["kind"]
     if kind not in _KINDS:
         raise DataError(f"{location}: {unknown('kind', kind, _KINDS)}")
+    # Every kind may say what is missing, also one that is skipped.
     known = {"missing", *(field.name for field in fields(_KINDS[kind]))}
     settings = {name: setting for name, setting in value.items() if name != "kind"}
     for name in settings.keys() - known:
         raise DataError(f"{location}: {unknown(f'key of a {kind} column', name, known)}")
     if kind == "skip":
         return Skip()
+    # Without values the class's own message names them.
     if kind == "categorical":
         settings.setdefault("values", [])
+    # Ends may both be left out, for questions alone.
     absent = _ENDS - settings.keys()
     if kind in ("numeric", "date") and len(absent) == 1:
         (end,) = absent
@@ -765,6 +790,7 @@ def _write_column(column: Column) -> Json:
         if says_nothing or (attribute.name in _ENDS and not has_range):
             continue
         if attribute.name == "by_group":
+            # Keys of JSON are texts.
             value = {name: {str(v): ends for v, *ends in groups} for name, groups in value}
         elif isinstance(value, tuple):
             value = list(value)
@@ -827,11 +853,13 @@ def write_template(
     for column, stored in header.items():
         if column in but:
             continue
+        # Dumped by the library, which quotes names where TOML wants it.
         # The name of a table of TOML, quoted where it has to be.
         head = tomli_w.dumps({"columns": {column: {}}}).rstrip()
         missing = "missing = true\n"
         if column == label:
             note = "  # the label: two classes or more, or numeric with a range"
+            # The label has no missing cells: a row without one teaches nothing.
             lines = 'kind = "categorical"\nvalues = ["?", "?"]'
             missing = ""
         elif stored is None:
@@ -839,6 +867,7 @@ def write_template(
             lines = 'kind = "?"'
         else:
             note = f"  # stored as {stored}"
+            # The first beginning that fits; "" fits all other types.
             lines = next(lines for begins, lines in _BY_STORAGE if stored.startswith(begins))
         parts.append(f"{head}{note}\n{lines}\n{missing}")
     return "\n".join(parts)
@@ -905,12 +934,14 @@ def lint(
 def _lint_names(schema: Schema, names: Sequence[str], taken: Mapping[str, str]) -> Iterator[str]:
     """Yield where a schema's names of columns and a table's do not fit."""
     declared = schema.columns
+    # Names that have some use need no remark.
     used = {*declared, *taken, schema.person}
     # Name in one case → undeclared column of the table that has no other use.
     free = {name.casefold(): name for name in names if name not in used}
     for name, kind in declared.items():
         if name in names or isinstance(kind, Skip):
             continue
+        # A name that differs in case alone is meant, most likely.
         near = free.pop(name.casefold(), None)
         hint = "" if near is None else f"; it has {near!r}: case matters"
         yield f"schema {schema.name} declares {name!r}, which is not in the table{hint}"

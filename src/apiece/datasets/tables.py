@@ -116,6 +116,7 @@ class Dialect:
         if self.decimal not in (".", ","):
             raise DataError(f"decimal = {self.decimal!r}: must be '.' or ','")
         try:
+            # Looked up and tried: some of Python's codecs are not of texts.
             "".encode(codecs.lookup(self.encoding).name)
         except (LookupError, ValueError):
             raise DataError(
@@ -174,6 +175,7 @@ def read_table(path: str | Path, dialect: Dialect = PLAIN) -> pd.DataFrame:
     else:
         import pyarrow as pa
 
+        # A table without rows comes first, so that a file without rows has its columns.
         table = pa.concat_tables(_read_blocks(path, dialect))
         types = {pa.large_string(): pd.ArrowDtype(pa.large_string())}
         frame = table.to_pandas(types_mapper=types.get)
@@ -219,10 +221,12 @@ def read_columns(
         return read_table(path, dialect)
     with _opening(path, dialect) as (file, header, number):
         separator = dialect.separator_of(path)
+        # Position → cells, of the columns that are asked for.
         columns: dict[int, list[str]] = {
             position: [] for position, name in enumerate(header) if name in names
         }
         count = 0
+        # Whole lines, of about so many letters.
         while lines := file.readlines(BLOCK):
             rows = _split_lines(path, lines, number, separator, len(header))
             for position, cells in columns.items():
@@ -287,6 +291,7 @@ def _read_blocks(path: Path, dialect: Dialect) -> Iterator[pa.Table]:
     with _opening(path, dialect) as (file, names, number):
         schema = pa.schema([(name, pa.large_string()) for name in names])
         yield schema.empty_table()
+        # Arrow cuts what it cuts as Python's reader would; all else is cut line by line.
         while lines := file.readlines(BLOCK):
             block = None
             # A longer line may hold a cell that Python's reader refuses, and Arrow would not.
@@ -324,6 +329,7 @@ def _read_names(path: Path, file: io.TextIOWrapper, separator: str) -> tuple[lis
     number = 0
     while line := file.readline():
         number += 1
+        # `_split_lines` passes over blank lines, so that nothing comes of one.
         for cells in _split_lines(path, [line], number - 1, separator):
             return [name.strip() for name in cells], number
     raise DataError(f"{path}: cannot be read (it is empty); give a CSV or Parquet file")
@@ -348,6 +354,7 @@ def _split_plain(block: str, schema: pa.Schema, separator: str) -> pa.Table | No
     special = ('"', "\r", "\0", f"{separator} ", "\n ")
     if any(text in block for text in special):
         return None
+    # A blank at the start would be skipped by Python's reader, and a mark would be dropped.
     if block[0] in " \ufeff" or ord(separator) > 127:
         return None
     data = block.encode()
@@ -356,8 +363,10 @@ def _split_plain(block: str, schema: pa.Schema, separator: str) -> pa.Table | No
             pa.py_buffer(data),
             arrow.ReadOptions(column_names=schema.names, use_threads=False, block_size=len(data)),
             arrow.ParseOptions(delimiter=separator, quote_char=False, double_quote=False),
+            # Every column is text: Arrow must infer nothing from rows.
             arrow.ConvertOptions(column_types=schema, strings_can_be_null=False),
         )
+    # Unequal numbers of cells: `_split_lines` finds the line and names it.
     except pa.ArrowInvalid:
         return None
 
@@ -369,6 +378,7 @@ def _split_lines(
 
     `previous` is the number of the line before them.
     """
+    # Strict: text behind a closing quote is an error, and so is a quote that never closes.
     reader = csv.reader(
         lines, delimiter=separator, strict=True, skipinitialspace=separator not in BLANKS
     )
@@ -378,9 +388,11 @@ def _split_lines(
     try:
         for cells in reader:
             count += 1
+            # More lines than records: a quote has taken a line end into a cell.
             if reader.line_num > count:
                 fault = "a quoted cell goes on over the end of the line"
                 raise _make_line_error(path, previous + count, fault)
+            # Without a width, as for the header, any number of cells will do.
             if cells and len(cells) != (width or len(cells)):
                 fault = f"{len(cells)} cells where the header has {width}"
                 raise _make_line_error(path, previous + count, fault)
@@ -388,6 +400,7 @@ def _split_lines(
                 rows.append(cells)
     except csv.Error as error:
         fault = f"quotes do not match ({error})"
+        # The record that failed is the one after those that were counted.
         raise _make_line_error(path, previous + count + 1, fault) from None
     return rows
 
@@ -408,6 +421,7 @@ def _open_text(path: Path, dialect: Dialect) -> io.TextIOWrapper:
         raise DataError(f"{path}: a {suffix} file is not read; {remedy}")
     open_file = PACKED.get(suffix, io.FileIO)
     try:
+        # Buffered, so that the beginning can be looked at without being read.
         file = io.BufferedReader(open_file(str(path)))
         head = file.peek(_HEAD)[:_HEAD]
     except UNPACKING as error:
@@ -425,6 +439,7 @@ def _open_text(path: Path, dialect: Dialect) -> io.TextIOWrapper:
     if fault is not None:
         file.close()
         raise DataError(fault)
+    # The codec with "sig" drops a byte-order mark, and needs none.
     return io.TextIOWrapper(file, encoding="utf-8-sig" if is_utf8 else dialect.encoding)
 
 
@@ -437,6 +452,7 @@ def _make_unreadable_error(path: Path, reason: str) -> DataError:
 def _explain_encoding(path: Path, encoding: str, *, wide: bool = False) -> str:
     """Return the message for a file in another encoding; `wide` if it is known to be UTF-16."""
     location = str(path)
+    # Read once more in bytes, to find the line that cannot be decoded.
     if path.is_file() and not wide:
         open_file = PACKED.get(path.suffix.lower(), io.FileIO)
         with open_file(str(path)) as file:
@@ -471,6 +487,7 @@ def _check_names(path: Path, names: list[str]) -> None:
 
 def check_separated(path: Path, names: list[str], separator: str) -> None:
     """Refuse a header of one name in which another separator stands: it was not declared."""
+    # Only one column, and a separator in its name: the separator was not declared.
     candidates = [s for s in (";", "\t", ",", "|") if s in names[0] and s != separator]
     if len(names) == 1 and candidates:
         name = "tab" if candidates[0] == "\t" else candidates[0]

@@ -75,6 +75,7 @@ class PublicBackbone:
         size = (self.resolution, self.resolution)
         features = []
         for batch in torch.split(images, part):
+            # Grey becomes three equal colours; bytes in the range that the network has learned on.
             pixels = (batch.expand(-1, 3, -1, -1) * 255 - _CENTRE) / _SCALE
             enlarged = nn.functional.interpolate(pixels, size, mode="bicubic")
             activations = network.extract_features(

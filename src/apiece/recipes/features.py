@@ -46,7 +46,9 @@ def draw_dead_leaves(
     for name, value in (("count", count), ("side", side), ("leaves", leaves)):
         _check.count(name, value)
     pixel = torch.arange(side, dtype=torch.float32)
+    # The background: one colour an image.
     images = torch.rand(count, channels, 1, 1, generator=generator).repeat(1, 1, side, side)
+    # At least a pixel.
     low = max(side / 16, 1.0)
     high = max(side / 2, 1.0)
     for _ in range(leaves):
@@ -56,8 +58,10 @@ def draw_dead_leaves(
         centre = torch.rand(count, 2, 1, generator=generator) * side
         along = (pixel - centre[:, 0])[:, None, :] ** 2
         down = (pixel - centre[:, 1])[:, :, None] ** 2
+        # (n, 1, side, side): pixels that the disc covers.
         inside = (along + down < radius**2)[:, None]
         colour = torch.rand(count, channels, 1, 1, generator=generator)
+        # The latest leaf hides those below it.
         images = torch.where(inside, colour, images)
     return images
 
@@ -65,11 +69,13 @@ def draw_dead_leaves(
 def draw_patches(images: Tensor, size: int, count: int, *, generator: torch.Generator) -> Tensor:
     """Return `count` random patches (count, channels, size, size) of images."""
     image = torch.randint(len(images), (count,), generator=generator)
+    # Places where a patch's upper left corner may lie, along a side.
     corners = images.shape[2] - size + 1
     corner = torch.randint(corners, (count, 2), generator=generator)
     offset = torch.arange(size)
     rows = (corner[:, :1] + offset)[:, :, None]
     columns = (corner[:, 1:] + offset)[:, None, :]
+    # (n, size, size, channels): separated indices put their axes first.
     patches: Tensor = images[image[:, None, None], :, rows, columns]
     return patches.movedim(-1, 1)
 
@@ -81,8 +87,11 @@ def compute_whitening(patches: Tensor, *, floor: float = 1e-2) -> tuple[Tensor, 
     """
     flat = patches.flatten(1).double()
     mean = flat.mean(dim=0)
+    # (d, d), in double precision.
     covariance = (flat - mean).T @ (flat - mean) / len(flat)
     variances, directions = torch.linalg.eigh(covariance)
+    # 1/√(variance + floor) along each direction: the floor keeps weak directions from being blown
+    # up.
     scales = (variances.clamp_min(0) + floor).rsqrt()
     matrix = directions @ torch.diag(scales) @ directions.T
     return mean.float(), matrix.float()
@@ -153,11 +162,13 @@ class LeafPatches:
         # Centring a patch, whitening it and comparing it are linear: one convolution makes all.
         centred = torch.cat([matrix @ filters.T, matrix], dim=1).T
         bias = -centred @ mean
+        # The kernel less its mean centres every patch that it meets.
         centred = centred - centred.mean(dim=1, keepdim=True)
         kernels = centred.view(-1, self.colours, self.size, self.size)
         pool = nn.AdaptiveAvgPool2d(self.places)
         features = []
         for batch in torch.split(images, part):
+            # (n, filters + d, …): likenesses, and the whitened patch itself.
             outputs = nn.functional.conv2d(batch, kernels, bias)
             responses, white = outputs.split_with_sizes([self.filters, len(mean)], dim=1)
             # By the whitened patch's norm, so that a response is a cosine.
@@ -174,6 +185,7 @@ def make_patch_filters(transform: LeafPatches) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(transform.seed)
     images = draw_dead_leaves(1000, transform.side, channels=transform.colours, generator=generator)
     patches = draw_patches(images, transform.size, 40_000, generator=generator).flatten(1)
+    # Each patch less its own mean, so that filters tell of form and not of brightness.
     patches = patches - patches.mean(dim=1, keepdim=True)
     mean, matrix = compute_whitening(patches[:, None, None, :])
     chosen = torch.randint(len(patches), (transform.filters,), generator=generator)
@@ -205,9 +217,11 @@ def apply_transform(
     cache: a folder in which features are stored in half precision, under a hash of transform and
     images, and read another time. They are data about people as the images are.
     """
+    # Some images at a time, which bounds the memory and changes nothing.
     parts = (pixels[start : start + 1024] for start in range(0, len(pixels), 1024))
     if cache is None:
         return torch.cat([transform(_scale_bytes(part)) for part in parts])
+    # The name says which images and which transform: another of either has another file.
     digest = hashlib.blake2b(np.ascontiguousarray(pixels).tobytes(), digest_size=12)
     digest.update(repr(transform).encode())
     path = Path(cache) / f"features-{digest.hexdigest()}.npy"
@@ -273,10 +287,13 @@ def compute_leaf_whitening(
     share: power of the matrix in [0, 1]; at 1 the leaves' covariance is undone.
     """
     generator = torch.Generator().manual_seed(1)
+    # From a process of which the generator is public: the statistics are nobody's.
     leaves = draw_dead_leaves(LEAVES, side, channels=colours, generator=generator)
+    # (n·places², channels): each place is a sample.
     rows = normalise(transform(leaves), groups, power).movedim(1, -1).flatten(0, 2)
     floor = FLOOR * float(rows.var(dim=0).mean())
     mean, matrix = compute_whitening(rows[:, :, None, None], floor=floor)
+    # The matrix to the power `share`, in its own directions.
     values, vectors = torch.linalg.eigh(matrix)
     return mean, vectors @ torch.diag(values**share) @ vectors.T
 
@@ -310,6 +327,7 @@ def soft_bins(values: Tensor, count: int) -> Tensor:
     _check.count("count", count, least=2)
     # In units of the distance between two knots.
     positions = (values.clamp(-1, 1) + 1) * (count - 1) / 2
+    # (n, columns, count): distance to each knot, in steps.
     distances = (positions[..., None] - torch.arange(count)).abs()
     shares: Tensor = (1 - distances).clamp_min(0)
     return shares.flatten(1)
@@ -350,6 +368,7 @@ class LeafNetwork:
         pool = nn.AdaptiveAvgPool2d(self.places)
         features = []
         for batch in torch.split(images, part):
+            # Two layers, then the third on top of them.
             hidden = layers[:2](batch)
             output = layers[2](hidden)
             features.append(torch.cat([pool(hidden), pool(output)], dim=1))
@@ -361,10 +380,12 @@ class LeafNetwork:
 def train_network(transform: LeafNetwork) -> nn.Sequential:
     """Return the three layers of a network, trained, in evaluation mode."""
     generator = torch.Generator().manual_seed(transform.seed)
+    # torch's global stream is put back afterwards.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(transform.seed)
         layers = nn.Sequential()
         shapes = zip((transform.colours, *WIDTHS), WIDTHS, KERNEL_SIZES, STRIDES, strict=False)
+        # Without a bias, which the normalisation after it would take off.
         for inputs, outputs, size, stride in shapes:
             convolution = nn.Conv2d(inputs, outputs, size, stride, padding=1, bias=False)
             layers.append(nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU()))
@@ -377,6 +398,7 @@ def train_network(transform: LeafNetwork) -> nn.Sequential:
         leaves = draw_dead_leaves(
             transform.batch, transform.side, channels=transform.colours, generator=generator
         )
+        # Two views of each image: those of one image are to come close.
         views = torch.cat([draw_view(leaves, generator), draw_view(leaves, generator)])
         with torch.autocast("cpu", dtype=torch.bfloat16):
             values = model(views.contiguous(memory_format=torch.channels_last))
@@ -396,9 +418,11 @@ def draw_view(images: Tensor, generator: torch.Generator) -> Tensor:
 
     # The crop's side is 40 to 100 % of the image's, and the crop lies anywhere in it.
     size = 0.4 + 0.6 * draw()
+    # In coordinates of [-1, 1] a crop of half side `size` fits where its centre is within 1 − size.
     centre = (2 * draw(2) - 1) * (1 - size)[:, None]
     mirror = 2 * (draw() < 0.5) - 1
     affine = torch.zeros(len(images), 2, 3)
+    # Rows of the inverse map: where each pixel of the crop is taken from.
     affine[:, 0, 0] = size * mirror
     affine[:, 1, 1] = size
     affine[:, :, 2] = centre
@@ -418,10 +442,12 @@ def draw_view(images: Tensor, generator: torch.Generator) -> Tensor:
 def compute_spread_loss(left: Tensor, right: Tensor) -> Tensor:
     """Return the distance of two views' outputs (n, d), plus the crowding among all of them."""
     # Source: Wang and Isola 2020, alignment and uniformity.
+    # Of norm 1: only directions count.
     views = [nn.functional.normalize(outputs, dim=1) for outputs in (left, right)]
     alignment = (views[0] - views[1]).square().sum(dim=1).mean()
     crowding = []
     for view in views:
+        # log of the mean of exp(−2·distance²) over all pairs: small where views spread evenly.
         likeness = torch.pdist(view).square().mul(-2).exp()
         crowding.append(likeness.mean().log())
     return alignment + sum(crowding) / 2

@@ -93,6 +93,7 @@ class LastLayers(nn.Module):
 
     def __init__(self, model: Any, layers: int, vocabulary: int) -> None:
         super().__init__()
+        # The model's blocks themselves: what is trained is trained in the model.
         self.body = _copy_body(model.model, list(model.model.layers)[-layers:])
         self.head = model.lm_head
         self.vocabulary = vocabulary
@@ -105,6 +106,7 @@ class LastLayers(nn.Module):
 
 def _copy_body(body: Any, layers: Sequence[nn.Module]) -> Any:
     """Return a body with these blocks; all its other modules are those of `body`."""
+    # A shallow copy, so that the caller's model keeps all its blocks.
     own = _copy_outer(body)
     own.layers = nn.ModuleList(layers)
     return own
@@ -129,11 +131,13 @@ def next_token_losses(logits: Tensor, tokens: Tensor) -> Tensor:
         >>> next_token_losses(torch.zeros(1, 3, 2), torch.tensor([[0, 1, 5]]))
         tensor([0.3466])
     """
+    # Place t predicts token t + 1.
     following = tokens[:, 1:]
     targets = following.masked_fill(following >= logits.shape[2], _IGNORED)
     losses = functional.cross_entropy(
         logits[:, :-1].transpose(1, 2), targets, reduction="none", ignore_index=_IGNORED
     )
+    # Over all places, also those that count zero: a record's own number of them is no divisor.
     return losses.mean(1)
 
 
@@ -219,12 +223,14 @@ class LanguageRecipe:
         Raises:
             DataError: For texts of which none fills a row.
         """
+        # Tokens of an author, at most.
         most = _check.count("rows", rows) * self.length
         tokens = []
         authors = []
         for author, text in texts.items():
             # A token has a letter at least, and few have more than twenty.
             numbers = tokenizer(text[: 20 * most])["input_ids"][:most]
+            # Whole rows alone, one after the other; what is left at the end is dropped.
             for start in range(0, len(numbers) - self.length + 1, self.length):
                 tokens.append(numbers[start : start + self.length])
                 authors.append(author)
@@ -263,6 +269,8 @@ class LanguageRecipe:
         peft = optional("peft", "language")
         blocks = list(model.model.layers)
         first = len(blocks) - self.layers
+        # The blocks with adapters are copied; those before them are shared, as nothing changes
+        # them.
         own = _copy_outer(model)
         own.model = _copy_body(model.model, blocks[:first] + copy.deepcopy(blocks[first:]))
         config = peft.LoraConfig(
@@ -274,12 +282,14 @@ class LanguageRecipe:
             lora_dropout=0.0,
             task_type="CAUSAL_LM",
         )
+        # The random factors come from the run's key, without moving torch's stream.
         first_seed = Streams.from_seed(seed).initialisation().initial_seed()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(first_seed % 2**63)
             adapted = peft.get_peft_model(own, config)
         # What else would be written beside the weights is a folder of this machine.
         adapted.peft_config["default"].base_model_name_or_path = _WEIGHTS_FILE
+        # B begins at zero and is trained; A is random, and stays.
         for name, parameter in adapted.named_parameters():
             parameter.requires_grad_("lora_B" in name)
         return adapted
@@ -351,6 +361,7 @@ class LanguageRecipe:
             Each author's, with all rows, as `plan` states it, where seed is None.
         """
         layers = self.last_layers(adapted).train()
+        # The adapters' second factors alone.
         trained = [parameter for parameter in layers.parameters() if parameter.requires_grad]
         trainer = Trainer(
             layers,

@@ -53,6 +53,7 @@ class TurnedConvolution(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, size: int, *, padding: int = 1) -> None:
         super().__init__()
+        # torch's own initialisation of a plain convolution.
         convolution = nn.Conv2d(inputs, outputs, size)
         self.weight = nn.Parameter(convolution.weight.detach().clone())
         self.bias = nn.Parameter(torch.zeros(outputs))
@@ -62,8 +63,11 @@ class TurnedConvolution(nn.Module):
         """Return (n, outputs, places, places) of (n, inputs, side, side)."""
         # The group of the square: four quarter turns, of the filter and of its mirror image.
         mirrored = (self.weight, self.weight.flip(3))
+        # (8·outputs, inputs, size, size): the turns of all filters, then those of their mirror
+        # images.
         filters = torch.cat([torch.rot90(w, turn, (2, 3)) for w in mirrored for turn in range(4)])
         responses = nn.functional.conv2d(x, filters, padding=self.padding)
+        # (n, 8, outputs, places, places).
         by_turn = responses.view(len(x), 8, -1, *responses.shape[2:])
         largest: Tensor = by_turn.amax(dim=1)
         return largest + self.bias[:, None, None]
@@ -128,6 +132,7 @@ def make_average(model: nn.Module, decay: float) -> AveragedModel:
     # De et al. 2022 §4 with private training.
 
     def average(mean: Tensor, current: Tensor, steps: Tensor | int) -> Tensor:
+        # 1/(steps + 1) is the even mean; later the past keeps the share `decay`.
         weight = max(1 - decay, 1 / (int(steps) + 1))
         return mean.lerp(current, weight)
 
@@ -175,9 +180,11 @@ def loss_ordered_weights(losses: Tensor, clip_norms: Tensor, quiet: float, ramp:
             f"losses of shape {tuple(losses.shape)}: must be (B,), as clip_norms, which are "
             f"{tuple(clip_norms.shape)}"
         )
+    # Stable, as the order of equal losses must not depend on who else is there.
     order = torch.argsort(losses, stable=True)
     lengths = clip_norms.double()[order]
     ends = lengths.cumsum(0)
+    # The mean of w over [end − length, end]: a difference of its integral over the length.
     areas = _integrate_weight(ends, quiet, ramp) - _integrate_weight(ends - lengths, quiet, ramp)
     weights = torch.empty_like(lengths)
     weights[order] = (areas / lengths).clamp(0, 1)
@@ -186,6 +193,7 @@ def loss_ordered_weights(losses: Tensor, clip_norms: Tensor, quiet: float, ramp:
 
 def _integrate_weight(t: Tensor, quiet: float, ramp: float) -> Tensor:
     """Return ∫₀ᵗ w, of the weight w in `loss_ordered_weights`."""
+    # 0 up to quiet, then a parabola, then a line of slope 1.
     beyond = (t - quiet).clamp_min(0)
     return torch.where(beyond < ramp, beyond**2 / (2 * ramp), beyond - ramp / 2)
 
@@ -326,6 +334,7 @@ class Recipe:
         names = [self.transform]
         if self.beside in RECIPES:
             names.append(RECIPES[self.beside].transform)
+        # The first of both that photographs have trained: what is set beside counts, too.
         return next((PUBLIC_DATA[name] for name in names if name in PUBLIC_DATA), "")
 
     def transform_of(self, colours: int, side: int) -> Transform:
@@ -367,6 +376,7 @@ class Recipe:
                 f"beside = {self.beside!r}: has flips, or others beside itself; name one without"
             )
         features_beside = beside._compute_features(pixels, cache)
+        # (n, views, all features of both), each of norm 1, then at norm 1 together.
         joined = torch.cat([features.flatten(2), features_beside.flatten(2)], dim=2)
         return scale_to_unit(joined.flatten(0, 1)).view(*joined.shape, 1, 1)
 
@@ -376,6 +386,7 @@ class Recipe:
         transform = self.transform_of(colours, side)
         images = [pixels]
         if self.flips:
+            # The mirror image reverses the last axis.
             images.append(pixels[..., ::-1])
         features = []
         for image in images:
@@ -390,6 +401,7 @@ class Recipe:
                 transform, side, colours, self.groups, self.whiten, self.power
             )
             features = [whiten(part, whitening) for part in features]
+        # (n, views, …).
         return torch.stack(features, dim=1)
 
     def plan(
@@ -405,6 +417,7 @@ class Recipe:
         Raises:
             InfeasibleError: Where no plan meets the request.
         """
+        # Steps follow from the number of records, which is public.
         steps = self.steps(len(budgets))
         batch_size = default_batch(budgets.groups, strategy, steps=steps, most=self.batch_size)
         return assign(
@@ -435,6 +448,7 @@ class Recipe:
             Each record's, with all its views, as `plan` states it, where seed is None.
         """
         shape: Shape = tuple(features.shape[2:])  # type: ignore[assignment]
+        # The head's first parameters come from the run's key, without moving torch's stream.
         first_seed = Streams.from_seed(seed).initialisation().initial_seed()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(first_seed % 2**63)
@@ -450,11 +464,13 @@ class Recipe:
             head,
             loss,
             plan,
+            # A record's views are rows of one person: clipped together, so that each counts once.
             (features.flatten(0, 1), targets.repeat_interleave(views)),
             learning_rate=self.learning_rate,
             momentum=self.momentum,
             seed=seed,
             physical_batch_size=4096,
+            # Averaged from released parameters: it costs nothing.
             callbacks=[lambda _: average.update_parameters(head)] if self.average else [],
             people=None if views == 1 else np.repeat(plan.ids, views),
         )
@@ -478,6 +494,7 @@ def outputs_of(head: nn.Module, features: Tensor) -> Tensor:
     """
     parts = []
     for part in torch.split(features, 2000):
+        # (n·views, …) through the head, then by record.
         outputs = head(part.flatten(0, 1)).view(len(part), part.shape[1], -1)
         parts.append(outputs.mean(1))
     return torch.cat(parts)

@@ -60,6 +60,7 @@ class Scattering:
     def channels(self) -> int:
         """Features at each place, of one channel of the image."""
         first_order = self.scales * self.angles
+        # Pairs of a scale and a coarser one, each at all angles.
         second_order = self.angles**2 * self.scales * (self.scales - 1) // 2
         return 1 + first_order + second_order
 
@@ -89,21 +90,25 @@ class Scattering:
         """Return (n, c, channels, places, places): |…|x ∗ ψ₁| ∗ ψ₂| ∗ φ over all rising scales."""
         low, wavelets = _make_filters(self.side, self.scales, self.angles)
         scales = self.scales
+        # All convolutions are products of spectra, on a torus that the padding makes harmless.
         spectrum = torch.fft.fft2(self._pad(images))
 
         def average(signal: Tensor, scale: int) -> Tensor:
             """Return the average over 2^J pixels, without the margin that the padding reaches."""
+            # φ passes no frequency that sampling at 2^J pixels would fold.
             coarse = _subsample(signal * low[scale], 1 << scales - scale)
             places: Tensor = torch.fft.ifft2(coarse).real[..., 1:-1, 1:-1]
             return places
 
         def compute_modulus(signal: Tensor, scale: int, resolution: int) -> Tensor:
             """Return the spectrum of |signal ∗ ψ| at each angle, on the grid that `scale` needs."""
+            # (n, c, angles, …): one band a direction.
             bands = signal[..., None, :, :] * wavelets[scale][resolution]
             coarse = torch.fft.ifft2(_subsample(bands, 1 << scale - resolution))
             modulus: Tensor = torch.fft.fft2(coarse.abs())
             return modulus
 
+        # A channel axis for the average of the image itself.
         zeroth_order = average(spectrum, 0)[:, :, None]
         first_order = []
         second_order = []
@@ -112,6 +117,7 @@ class Scattering:
             first_order.append(average(bands, scale))
             for angle in range(self.angles):  # one at a time, which bounds the memory
                 band = bands[:, :, angle]
+                # Only coarser scales: a modulus has hardly anything at finer ones.
                 for coarser in range(scale + 1, scales):
                     modulus = compute_modulus(band, coarser, scale)
                     second_order.append(average(modulus, coarser))
@@ -120,6 +126,7 @@ class Scattering:
     def _pad(self, images: Tensor) -> Tensor:
         """Return images that are mirrored at their borders up to the padded side."""
         padded = _pad_side(self.side, self.scales)
+        # Mirrored without repeating the border's pixels: the period is twice the side less two.
         period = 2 * (self.side - 1)
         index = (torch.arange(padded) - (padded - self.side) // 2) % period
         mirror = torch.minimum(index, period - index)
@@ -136,6 +143,7 @@ def _subsample(spectrum: Tensor, step: int) -> Tensor:
     if step == 1:
         return spectrum
     *batch, side, _ = spectrum.shape
+    # Every step-th pixel has the mean of the frequencies that fall together.
     rows = spectrum.reshape(*batch, step, side // step, side).mean(dim=-3)
     return rows.reshape(*rows.shape[:-1], step, side // step).mean(dim=-2)
 
@@ -146,12 +154,15 @@ def _make_filters(side: int, scales: int, angles: int) -> Filters:
     size = _pad_side(side, scales)
 
     def compute_spectra(filter_: Floats, resolutions: int) -> list[Tensor]:
+        # Filters are Hermitian about the origin of the torus, so that their spectra are real.
         spectrum = np.fft.fft2(filter_).real
         crops = [_crop(spectrum, resolution) for resolution in range(resolutions)]
         return [torch.from_numpy(crop).float() for crop in crops]
 
+    # Width .8 at the finest scale, doubled at each coarser one.
     low_width = 0.8 * 2 ** (scales - 1)
     low = compute_spectra(_make_gabor(size, low_width, 0.0, 0.0, 1.0), scales)
+    # Angles in kymatio's order, from its first one downwards.
     first_turn = int(angles / 2 - 1)
     turns = [(first_turn - k) * np.pi / angles for k in range(angles)]
     slant = 4.0 / angles
@@ -171,6 +182,7 @@ def _make_morlet(size: int, scale: int, turn: float, slant: float) -> Floats:
     width = 0.8 * 2**scale
     frequency = 0.75 * np.pi / 2**scale
     wave = _make_gabor(size, width, turn, frequency, slant)
+    # The envelope at the wave's own sum, so that the difference has mean 0.
     envelope = _make_gabor(size, width, turn, 0.0, slant)
     morlet: Floats = wave - wave.sum() / envelope.sum() * envelope
     return morlet
@@ -185,10 +197,12 @@ def _make_gabor(size: int, width: float, turn: float, frequency: float, slant: f
     pixel = np.arange(-2 * size, 3 * size)
     cosine = np.cos(turn)
     sine = np.sin(turn)
+    # Coordinates along the wave and across it.
     along = pixel[:, None] * cosine + pixel * sine
     across = pixel * cosine - pixel[:, None] * sine
     decay = (along**2 + (slant * across) ** 2) / (2 * width**2)
     wave = np.exp(1j * frequency * along - decay)
+    # Wrapped: the five periods are added up on one.
     wrapped = wave.reshape(5, size, 5, size).sum(axis=(0, 2))
     gabor: Floats = wrapped / (2 * _PI * width**2 / slant)
     return gabor
@@ -200,6 +214,7 @@ def _crop(spectrum: Floats, resolution: int) -> Floats:
     factor = 2**resolution
     coarse = size >> resolution
     passes = np.ones(size, dtype=bool)
+    # Frequencies that the coarser grid cannot hold.
     passes[coarse // 2 : coarse // 2 + size - coarse] = False
     masked = spectrum * passes[:, None] * passes
     folded = masked.reshape(factor, coarse, factor, coarse)

@@ -14,11 +14,13 @@ def pandas_of(table: object) -> object:
     require("tables", "pandas")
     import pandas as pd
 
+    # Any table of Arrow's stream protocol, Polars and DuckDB among them, goes through Arrow.
     if isinstance(table, pd.DataFrame):
         return table
     # A DuckDB relation is evaluated here, once.
     if hasattr(table, "to_arrow_table"):
         table = table.to_arrow_table()
+    # Without the protocol a library may still have a conversion of its own.
     if not hasattr(table, "__arrow_c_stream__"):
         to_pandas = getattr(table, "to_pandas", None)
         return table if to_pandas is None else to_pandas()

@@ -55,17 +55,22 @@ def text_of(cell: object) -> str | None:
             return "true" if cell else "false"
         case int() | np.integer():
             number = int(cell)
+            # Longer numbers have no text: nothing exact is known of them beyond doubles.
             return str(number) if abs(number) < 10**_DIGITS else None
         case float() | np.floating():
             if math.isnan(cell):
                 return None
+            # Narrow floats by their shortest text, as people wrote them.
             double = widen_float(cell)
+            # Above 2⁵³ a double stands for several whole numbers, and is written with its exponent.
             if double.is_integer() and abs(double) < _WHOLE:
                 return str(int(double))
             return repr(double)
         case Decimal():
+            # The exponent is checked first: 1E+999999 would be written out in full otherwise.
             if not cell.is_finite() or abs(cell.adjusted()) > _DIGITS:
                 return None
+            # "f" without exponent; a zero may have a sign or many digits, and is "0".
             return format(cell.normalize(_EXACT), "f") if cell else "0"
         case date():
             return _write_moment(cell)
@@ -100,6 +105,7 @@ def number_of(cell: object, decimal: str = ".") -> str | None:
             text = cell.strip()
             if decimal == ",":
                 # A point may stand for thousands here, so what has one is no number.
+                # An empty text is no number.
                 text = "" if "." in text else text.replace(",", ".")
             return _normalize_number(text) if _NUMBER.fullmatch(text) else None
         case int() | np.integer():
@@ -113,6 +119,7 @@ def number_of(cell: object, decimal: str = ".") -> str | None:
 
 def _normalize_number(text: str) -> str | None:
     """Return the one text of a number: digits if it is whole, its nearest double's otherwise."""
+    # Decimal reads all digits, so that whole numbers stay exact.
     try:
         value = Decimal(text)
     except InvalidOperation:
@@ -121,6 +128,7 @@ def _normalize_number(text: str) -> str | None:
         return "0"
     if abs(value.adjusted()) > _DIGITS:
         return None
+    # Digits and exponent in their shortest form: 1.0, 1e0 and 1 are one number.
     plain = value.normalize(_EXACT)
     if plain == plain.to_integral_value(context=_EXACT):
         return format(plain, "f")
@@ -132,8 +140,10 @@ def boolean_of(cell: object, decimal: str = ".") -> bool | None:
     match cell:
         case bool() | np.bool_():
             return bool(cell)
+        # ASCII alone, as other alphabets have letters that look or fold alike.
         case str() if cell.isascii() and (word := cell.strip().lower()) in _WORDS:
             return _WORDS[word]
+    # Numbers other than 1 and 0 are no truth.
     return {"1": True, "0": False}.get(number_of(cell, decimal) or "")
 
 
@@ -148,6 +158,8 @@ def moment_of(cell: object, form: str = ISO) -> int | None:
     """
     if isinstance(cell, str):
         text = cell.strip()
+        # ISO 8601 is read here: `strptime` knows neither offsets without minutes nor fractions
+        # beyond microseconds.
         if form == ISO:
             return _moment_of_text(text) if _MOMENT.fullmatch(text) else None
         try:
@@ -158,9 +170,11 @@ def moment_of(cell: object, form: str = ISO) -> int | None:
     if not isinstance(cell, date) or cell != cell:
         return None
     if not isinstance(cell, datetime):
+        # A date is its midnight in UTC.
         return _count_microseconds(datetime(cell.year, cell.month, cell.day))
     # Pandas' timestamps and shifted ones may lie beyond the years 1 to 9999.
     with suppress(OverflowError, ValueError, NotImplementedError):
+        # With a distance from UTC: moved to UTC, and then without one.
         if cell.tzinfo is not None:
             cell = cell.astimezone(UTC).replace(tzinfo=None)
         return _count_microseconds(datetime(*cell.timetuple()[:6], cell.microsecond))
@@ -172,6 +186,7 @@ def _moment_of_text(text: str) -> int | None:
     offset = timedelta(0)
     if text.endswith("Z"):
         text = text[:-1]
+    # The sign of the offset is the last one after a colon: days have hyphens as well.
     elif (match := _OFFSET.fullmatch(text)) is not None:
         text, sign, hours, minutes = match.groups()
         offset = timedelta(hours=int(hours), minutes=int(minutes or 0))
@@ -181,12 +196,14 @@ def _moment_of_text(text: str) -> int | None:
     day_text, _, time = text.replace("T", " ").partition(" ")
     clock, _, fraction = time.partition(".")
     parts = [int(part) for part in clock.split(":") if part]
+    # Missing parts of the clock are zero.
     hour, minute, second = (*parts, 0, 0, 0)[:3]
     # Digits beyond microseconds are cut off.
     microseconds = int(fraction[:6].ljust(6, "0"))
     try:
         year, month, day = map(int, day_text.split("-"))
         moment = datetime(year, month, day, hour, minute, second)
+        # Local time minus its distance from UTC is UTC.
         moment += timedelta(microseconds=microseconds) - offset
     except (ValueError, OverflowError):
         return None
@@ -195,6 +212,7 @@ def _moment_of_text(text: str) -> int | None:
 
 def _count_microseconds(moment: datetime) -> int:
     """Return the microseconds from the beginning of 1970 to a moment."""
+    # Floor division of timedeltas is exact.
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
@@ -245,6 +263,7 @@ class Declared:
         kinds = list(_FORMS) if kind is None else [kind]
         # "" is the empty cell, which columns of every kind may have.
         self._filled = tuple(value for value in self.values if text_of(value) != "")
+        # A column of 0 and 1 among other numbers has no booleans.
         if kind is None and any(boolean_of(value) is None for value in self._filled):
             kinds.remove("boolean")
         # Kind → form → position of the value that has it.
@@ -256,6 +275,7 @@ class Declared:
         for position, value in enumerate(self.values):
             form = self._form_of_declared(value, kind)
             if form is not None:
+                # Two values of one form: the form then names neither.
                 positions[form] = -1 if form in positions else position
         return positions
 
@@ -282,6 +302,7 @@ class Declared:
         None is the empty cell, which is the text "".
         """
         cell = "" if cell is None else cell
+        # The first kind in which the form is known decides, also where it is ambiguous (−1).
         for kind in self._list_kinds(cell):
             if kind not in self._positions:
                 continue
@@ -292,6 +313,7 @@ class Declared:
 
     def _list_kinds(self, cell: object) -> tuple[str, ...]:
         """Return the kinds by which a cell is compared, in order."""
+        # By how a cell is stored; a text may be anything.
         if self.kind is not None:
             return (self.kind,)
         match cell:
@@ -330,13 +352,16 @@ class Declared:
         if number is not None:
             return number
         moment = moment_of(cell) if self._all_are("date") else None
+        # A column's own kinds alone: in a column of texts "3.0" stays "3.0".
         if moment is None:
             return cell
         time = _EPOCH + timedelta(microseconds=moment)
+        # A time was written if there is a colon.
         return time.isoformat(sep=" ") if ":" in cell else time.date().isoformat()
 
     def _all_are(self, kind: str) -> bool:
         """Return whether each declared value but "" is of a kind, and cells are compared by it."""
+        # Every filled value has a form of this kind, and no two of them the same.
         return len(self._positions.get(kind, {})) == len(self._filled) > 0
 
     def positions(self, cells: Iterable[object]) -> npt.NDArray[np.int64]:
@@ -346,6 +371,7 @@ class Declared:
         positions = []
         for cell in cells:
             kind = type(cell)
+            # Values that cannot be looked up are compared one by one.
             if not issubclass(kind, _SCALARS):
                 positions.append(self.position(cell))
                 continue
