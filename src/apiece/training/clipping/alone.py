@@ -105,7 +105,7 @@ def why_not_isolated(batch: Batch) -> str:
         *batch.model.buffers(),
         *records.leaves([batch.inputs, batch.targets]),
     ]
-    # Whatever is not on the processor has a driver with state of its own, which a copy would share.
+    # A driver's state does not survive the copying of its process.
     accelerators = {tensor.device.type for tensor in tensors} - {"cpu"}
     if accelerators:
         return f"{min(accelerators)} is not usable in a copy of a process"
@@ -172,7 +172,6 @@ def _rows_in_processes(
 
 def _rows_in_one_process(rows: Batch, base: int) -> Generator[LossAndGradients, None, None]:
     """Yield loss and gradients of each row, made one after the other on fresh copies."""
-    # Only modules loaded before the first record are compared.
     modules = dict(sys.modules)  # what is first imported by a record holds nothing of one before
     read_state = functools.partial(readable_state, rows.model, rows.loss_fn, modules=modules)
     with keep_streams(), _wipe_memory():
@@ -509,7 +508,7 @@ def _find_named(function: types.FunctionType, modules: Mapping[str, object]) -> 
     imports = sorted(names_in(function.__code__, "IMPORT_NAME"))
     waiting += [modules[name] for name in imports if name in modules]
     seen: set[int] = set()
-    # From a module on, attributes that the code names; a module among them leads further.
+    # Of a module only attributes that the code names count; one that is a module leads further.
     while waiting:
         value = waiting.pop()
         if not isinstance(value, types.ModuleType):

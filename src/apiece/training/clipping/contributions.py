@@ -362,8 +362,7 @@ def products(left: torch.Tensor, right: torch.Tensor) -> Contribution:
     uses_grams = result.ghost_is_cheaper
     if left.device.type == "cpu" and cells <= _IN_CACHE:
         uses_grams = 5 * positions * (out + into) <= 2 * out * into
-    # Per-record gradients must be made for the norms here: kept, they are a matrix product for the
-    # sum.
+    # Per-record gradients are made for the norms anyway: kept, they spare the sum a product.
     # the allowance is asked last: what it grants is counted
     if uses_grams or not may_keep(cells, KEEP):
         return result
@@ -479,8 +478,7 @@ def gram_sum(left: torch.Tensor, right: torch.Tensor, *widths: int) -> torch.Ten
     left_width, right_width = widths
     # Roots of the Grams' diagonals: norms of positions, from which underflow may have taken.
     room = underflow_room(left.dtype)
-    # Underflow may have taken as much from each diagonal's root: with it added, the size is an
-    # upper bound.
+    # Underflow may have taken from the root of a diagonal: with that added, sizes are upper bounds.
     left_norms = _diagonal_norms(left).add_(room * least_norm(left_width, left.dtype))
     right_norms = _diagonal_norms(right).add_(room * least_norm(right_width, left.dtype))
     sizes = left_norms.mul_(right_norms).sum(1)

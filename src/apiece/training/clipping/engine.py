@@ -217,7 +217,7 @@ def _capacity(
     room = max(
         _VALUES_OF_PART, _VALUES_PER_PARAMETER * parameters, _VALUES_PER_OPERATOR * operators
     )
-    # By operand, since those are what a part leaves behind for norms and sums.
+    # Operands are what a part leaves behind for norms and sums.
     values = sum(_values_per_record(node, captured, proved) for node in program.places)
     return max(2, room // max(1, values))  # a graph is for two records and more
 
@@ -371,7 +371,8 @@ def _sum_clipped(
         persons = Persons(batch.owner)
         contributions = {n: Joined(part.widened(), persons) for n, part in by_row.items()}
     by_row.clear()
-    # Norms come from the very tensors the sums are made of: no second forward, no other round-off.
+    # Norms come from the very tensors of which the sums are made, so that no other round-off
+    # enters.
     norms = _norms(list(contributions.values()), bounds)
     # From here on a record is its factor; one that is not finite is dropped, since 0·NaN is NaN.
     factors = clip_factors(norms, bounds)
@@ -459,7 +460,7 @@ def _clip_by_one_graph(
     whole = engine.whole
     if whole is None or batch.owner is not None:
         return None
-    # Few records would be traced at sizes that are special; more than a part never come at once.
+    # The graph is for no fewer records than it was traced with, and no more than a part has.
     if not whole.takes(len(batch)):
         return None
     device = batch.clip_norms.device

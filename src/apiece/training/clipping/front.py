@@ -104,7 +104,7 @@ def clip_and_sum(
     # What is captured is the module itself: torch.compile's wrapper would hide it.
     inner = guards.inner(model)
     parameters = guards.fit_parameters(inner)
-    # Trees of this call's own: nothing that the caller changes later reaches the graph.
+    # Containers of this call's own: what a forward does to them leaves the caller's alone.
     inputs = guards.read_tree("inputs", inputs)
     targets = guards.read_tree("targets", targets)
     # Checked before anything runs: later, errors would name lines of the model or of torch.

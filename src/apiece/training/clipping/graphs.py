@@ -336,7 +336,7 @@ def _is_same_constant(value: object, other: object) -> bool:
         return False
     if value.shape != other.shape or value.dtype != other.dtype:
         return False
-    # An empty tensor has no values, and some types of it cannot be compared.
+    # Without entries there is nothing to compare.
     if not value.numel():
         return True
     return bool(torch.equal(torch.nan_to_num(value), torch.nan_to_num(other)))

@@ -475,7 +475,8 @@ def _bags(call: Call) -> Layouts:
         raise Unproved("bags are not the records' own places")
     _require_layout(call, layout, "per_sample_weights")
     for user in call.node.users:  # beside the bags, it gives their numbers
-        # Its other outputs number the places of all bags together, which no record's may depend on.
+        # Its other outputs number places of the whole batch, on which nothing of a record may
+        # depend.
         if user.target is not operator.getitem:
             raise Unproved(PLACE)
         if user.args[1] and not _is_for_backward(user):

@@ -175,8 +175,8 @@ def _compare(
     largest_value = max((float(tensor.abs().max()) for tensor in numbers), default=0.0)
     for name, total in totals.items():
         difference = float((total - wanted[name]).norm())
-        # Three shares: of the parameter's own terms; of the largest parameter's, which rounding
-        # shares; and of products of the operands.
+        # Round-off is a share of the parameter's own terms, of the largest parameter's, and of
+        # products of operands.
         room = (
             _ROUND_OFF_OF_PARAMETER * sizes[name]
             + _ROUND_OFF_OF_LARGEST * largest_size
@@ -203,8 +203,7 @@ def _add_contributions(
         size = float(contribution.squares().sqrt().sum())
         ones = torch.ones(RECORDS).double()
         total = program.finish_gradient(name, contribution.weighted_sum(ones))
-    # What a rule says at run time names a remedy for users: cut off here, where the model falls
-    # back.
+    # A rule's message ends with a remedy for users; it is cut off, since the model then runs alone.
     except (Unproved, UnsupportedError) as error:
         raise Unproved(str(error).partition("; use ")[0]) from None
     except Exception as error:

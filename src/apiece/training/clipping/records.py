@@ -202,7 +202,7 @@ def check_losses(losses: object, size: int, loss_fn: LossFunction) -> torch.Tens
     """Return `losses` if they are one number a record; refuse a loss that has been reduced."""
     # What is wrong is named by what mostly causes it; in the end, by its shape.
     if isinstance(losses, torch.Tensor) and losses.shape == (size,):
-        # Integers have no gradient, and a complex loss none that is one direction.
+        # Integers have no gradient, and the gradient of a complex loss is not that of one number.
         if losses.is_floating_point():
             return losses
         raise InputError(

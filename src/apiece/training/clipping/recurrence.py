@@ -291,11 +291,13 @@ def recur_backward(
                 if is_open is not None:
                     of_output[:, step].masked_fill_(~is_open[:, step], 0)
                 of_leaving = grad @ projection
-            # Of the cell, what comes from later cells and what comes through this step's state.
+            # The cell's gradient: what comes from later cells, and what comes through this step's
+            # state.
             grad_cell = torch.addcmul(grad_cell, of_leaving, slopes.to_cell[:, step])
             blocks[:, step, :3].mul_(grad_cell.unsqueeze(1))
             blocks[:, step, 3].mul_(of_leaving)
-            # Now of the cell before: through the forget gate, and for an ended record as a whole.
+            # The gradient of the cell before: through the forget gate; for an ended record all of
+            # it.
             grad_cell = grad_cell * slopes.forget[:, step]
         if slopes.kept is None:
             grad = by_state[:, step] @ weight
@@ -327,7 +329,7 @@ def _(*args: Any) -> tuple[Tensor, ...]:
 
 def _keep_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     _, state, cell, weight, bias, projection, lengths, ctx.mode, ctx.reverse = inputs
-    # Who differentiates by these would get nothing: they are of use to the backward alone.
+    # No gradient comes through these: they serve the backward alone.
     states, activations, cells, hidden, _, _ = output
     ctx.mark_non_differentiable(activations, cells, hidden)
     ctx.set_materialize_grads(False)

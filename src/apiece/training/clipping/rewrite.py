@@ -435,7 +435,7 @@ class _Writer:
                 return None
             step = Step.of(node)
             return [_Term(term.leaf, (*term.chain, step)) for term in terms]
-        # `alpha` scales the second term: then the sum is no plain one of the leaves.
+        # `alpha` scales the second term, which would be no plain sum of leaves any more.
         is_scaled = node.kwargs.get("alpha", 1) != 1
         if name_of(node) == "add" and len(node.args) == 2 and not is_scaled:
             left_terms, right_terms = map(self._terms, node.args)
@@ -457,8 +457,8 @@ class _Writer:
         leaves: list[fx.Node] = []
         shared: list[fx.Node] = []
 
-        # By the graph's own order of dependence (depth first), leaves and shared tensors at its
-        # ends.
+        # Depth first, so that a node comes after all that it takes; leaves and shared tensors end
+        # the walk.
         def visit(node: fx.Node) -> None:
             if node in order or node in leaves or node in shared:
                 return

@@ -149,7 +149,7 @@ class Sizes:
         """Raise `Unproved` unless a tensor of this shape can have this layout."""
         axis = axis_of(layout)
         # A layout without an axis promises that no axis follows the records, whatever the rule
-        # thought of.
+        # meant.
         expected_axes = [] if axis is None else [axis]
         if self.batch_axes(shape) != expected_axes:
             raise Unproved(
@@ -170,8 +170,7 @@ def view_records(layout: Records, old: Shape, new: Shape, sizes: Sizes) -> Recor
     # the number of runs stays: it is the product of all axes before the records' and of `outer`.
     runs = math.prod(old[: layout.axis]) * layout.outer
     entries_before = 1  # the product of the new axes before the records'
-    # The records' axis of the new shape must begin where a whole number of runs has passed: outer'
-    # = runs/entries_before of them lie within it.
+    # The new axes before the records' and the new `outer` must make up the same number of runs.
     for axis, size in enumerate(new):
         if sizes.depends(size):
             outer, remainder = divmod(runs, entries_before) if entries_before else (0, 1)
@@ -219,8 +218,7 @@ class Call:
     def argument(self, name: str, default: object = None) -> Any:
         """Return an argument by the name that the schema has, or the schema's default."""
         schema = torch_internals.schema_of(self.node.target)
-        # Arguments beyond those that the node has are the schema's defaults, as the operator would
-        # take.
+        # An argument that the node does not have takes the schema's default, as it would in a call.
         for position, argument in enumerate(schema.arguments):
             if argument.name == name:
                 if not argument.kwarg_only and position < len(self.node.args):

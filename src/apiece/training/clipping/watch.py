@@ -58,8 +58,7 @@ def walk(
     while waiting:
         value = waiting.pop()
         is_plain = isinstance(value, PLAIN)
-        # A plain value has no number: equal ones may or may not be one object, which must not
-        # matter.
+        # Plain values get no number: whether two equal ones are one object must not matter.
         number = None if is_plain else numbers.get(id(value))
         yield value, number
         if number is None and not is_plain:
@@ -348,8 +347,8 @@ class Watch:
     def _within_module(self, module: nn.Module) -> list[object]:
         """Note whose a module's attributes are, and its state outside of Python if it has one."""
         if (read := state_reader(module)) is not None:
-            # Hooks and attributes of TorchScript have no dict that could be compared: they are
-            # read.
+            # TorchScript keeps attributes outside of Python: they are read, as no dict of them can
+            # be compared.
             self._streams.append((module, read))
             self.keeps_model = True
         path = self._paths.get(id(module), "loss_fn") or type(module).__name__
@@ -380,7 +379,7 @@ class Watch:
     def _within_object(self, value: Any) -> list[object]:
         """Note an object of no container's type, by what shows its state."""
         kind = type(value)
-        # A generator or an iterator moves when it is read, and looking at it would move it, too.
+        # An iterator moves when it is read: to look at it would move it as well.
         if isinstance(value, Iterator) and kind.__module__ in ("builtins", "itertools"):
             self.moving = self.moving or f"a {kind.__name__} is held, which moves as it is read"
         # The first reason stays: it is what the message names.
@@ -610,11 +609,12 @@ class Watch:
                     setattr(owner, key, content[key])
                 else:
                     delattr(owner, key)
-        # Cleared and filled again, which also restores the order: a dict is read in it.
+        # Cleared and filled again, which also restores the order in which a dict is read.
         elif moved or list(mapping) != list(content):
             mapping.clear()
             mapping.update(content)
-        # Without an owner a change is of something nameless; a layer of torch notes for itself.
+        # A mapping of no class or module has no name to settle; changes in torch's own layers are
+        # its own notes.
         if owner is None and owned.kind is None:
             if moved:
                 self._note_change(mapping)
