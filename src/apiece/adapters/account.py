@@ -238,7 +238,7 @@ def _tabulate_groups(fits: list[tuple[Ids, Integers]]) -> list[list[int]]:
     # People are in no fit until one of them names them: −1.
     people = np.unique(np.concatenate([ids for ids, _ in fits]))
     table = np.full((people.size, len(fits)), -1, dtype=np.int64)
-    # Column of the fit, rows of its people.
+    # Fill the fit's column in the rows of its people.
     for fit, (ids, groups) in enumerate(fits):
         table[np.searchsorted(people, ids), fit] = groups
     return [[int(group) for group in row] for row in np.unique(table, axis=0)]

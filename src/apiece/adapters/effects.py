@@ -119,7 +119,7 @@ def contrast_of_classes(classes: tuple[str, ...]) -> Contrast:
     count = len(classes)
     if count == 2:
         name = f"log odds of {classes[1]}"
-        # Half of one more goes to either output: their difference grows by one.
+        # One more is shared by both outputs, −½ and ½: their difference grows by one.
         matrix = np.array([[-1.0], [1.0]])
         return Contrast((name,), name, matrix, np.array([-0.5, 0.5]), math.sqrt(2))
     # Less the mean of all scores: a constant in all of them changes no probability.
@@ -168,7 +168,7 @@ def read_surface(
     labels = (_label_bins(first), _label_bins(second))
     # Products lie with the second column changing faster (`append_pairs`).
     grid = weights.reshape(len(labels[0]), len(labels[1]), weights.shape[1])
-    # Cells of "(missing)" stay out of the mean, as nothing is between them.
+    # The mean is over cells with both values, as of a curve; "(missing)" lies beside.
     rows = len(labels[0]) - bool(first.missing)
     cells = len(labels[1]) - bool(second.missing)
     values = grid - grid[:rows, :cells].mean(axis=(0, 1))

@@ -193,7 +193,7 @@ class UnsampledFederation:
         Args:
             level: Its position in `clip_norms`.
         """
-        # How far one record moves the correlated sums at most, in units of its clip norm.
+        # How far one record moves the whole sequence of sums at most, per unit of its clip norm.
         moved = self.noise.sensitivity(steps=self.rounds, times=self.participations)
         multiplier = self.noise_stddev / self.clip_norms[level] / moved
         # Rounded down: the divisions are rounded to the nearest.
@@ -278,7 +278,7 @@ def plan_unsampled_federation(
             workload, buffers=buffers, participations=times, separation=apart
         )
     noise = CorrelatedNoise(strategy, apart)
-    # How far all rounds of a record move the sequence, against the independent noise.
+    # How far all rounds of one record move the whole sequence of sums, per unit of its clip norm.
     moved = noise.sensitivity(steps=length, times=times)
     # The noise of one full-batch step at each ε: all rounds together are one Gaussian.
     multipliers = noise_multipliers(
@@ -298,7 +298,7 @@ def plan_unsampled_federation(
         # Rounded down, so that no level's ε is passed by rounding.
         clip_norms=tuple((stddev * inverse * (1 - 8 * ULP)).tolist()),
         noise_stddev=float(stddev),
-        # Each record takes part in times of length rounds.
+        # Each record takes part in `times` of `length` rounds.
         expected_batch_size=float(counts.sum() * times / length),
     )
 
@@ -519,7 +519,7 @@ def _find_rate(
         return 0.0
     low = _LEAST_RATE
     high = 1.0
-    # In proportion: both ends are rates over several powers of ten.
+    # Bisected on a log scale, as rates span several powers of ten.
     while high / low > _RATE_PRECISION:
         middle = math.sqrt(low * high)
         if keeps(middle):

@@ -85,7 +85,7 @@ def _describe_difference(local: Form, remote: Form) -> str | None:
     """Return a client's difference from the server in trained parameters, in words; or None."""
     if local == remote:
         return None
-    # In one of the two alone: the first by name says what is frozen on one side only.
+    # Names on one side only; the first of them says where something is frozen.
     unpaired = {name for name, _ in local} ^ {name for name, _ in remote}
     if unpaired:
         name = sorted(unpaired)[0]
@@ -240,7 +240,7 @@ class FederatedStrategy(Strategy):
                 f"{len(self.current)} parameters that are trained here; freeze the same parameters "
                 "at the server and at every client, and give FederatedStrategy the model"
             )
-        # Nobody answered and somebody failed: a release would be noise alone, and tell that.
+        # All who were asked have failed: nothing is released, and the round stays begun.
         if failures and not results:
             return self._pack_parameters(), {}
         # One answer that is not finite would spoil the sum, and reveal its client.
@@ -365,7 +365,7 @@ class _Turns:
         """Return the clients that may join a round, and remember that they do."""
         found = []
         for client in clients:
-            # Nobody has joined before: as if long ago.
+            # Who has not joined yet counts as having joined one separation before round 0.
             times, last = self._joined.get(client, (0, -self._federation.noise.separation))
             is_early = number - last < self._federation.noise.separation
             if times < self._federation.participations and not is_early:

@@ -238,7 +238,7 @@ def _split_by_line(
     order = pa.array(np.argsort(np.argsort(is_quoted, kind="stable")))
     columns = []
     for position, plain_column in zip(positions, plain_columns, strict=True):
-        # Cells of the wanted columns alone, read like Arrow's.
+        # Cells of the wanted columns alone, read as those that Arrow has cut.
         texts = [read_cell(cells[position]) for cells in quoted]
         column = pa.concat_arrays([plain_column, pa.array(texts, pa.large_string())])
         columns.append(column.take(order))

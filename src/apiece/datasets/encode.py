@@ -91,7 +91,7 @@ def encode(frame: pd.DataFrame, columns: Mapping[str, Feature], *, decimal: str 
         if isinstance(kind, Categorical):
             markers = list_markers(kind.missing)
             codes, absent = locate_values(cells, kind.labels, markers, decimal)
-            # Neither a declared value nor a marker: such a cell has an indicator of none.
+            # Neither a declared value nor a marker: all indicators of such a cell are 0.
             is_unread = (codes < 0) & ~absent
             for code in range(len(kind.labels)):
                 features[:, index + code] = codes == code

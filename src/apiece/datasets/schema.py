@@ -297,7 +297,7 @@ class Lookup:
             raise DataError(
                 f"lookup: no column {self.key!r}; its columns are {', '.join(sorted(cells)[:8])}"
             )
-        # Columns of unlike lengths have no rows in common.
+        # All columns must have as many cells as the table has rows.
         sizes = {len(column) for column in cells.values()}
         if len(sizes) > 1 or not 1 <= max(sizes) <= _LOOKUP_ROWS:
             raise DataError(

@@ -137,7 +137,7 @@ def next_token_losses(logits: Tensor, tokens: Tensor) -> Tensor:
     losses = functional.cross_entropy(
         logits[:, :-1].transpose(1, 2), targets, reduction="none", ignore_index=_IGNORED
     )
-    # Over all places, also those that count zero: a record's own number of them is no divisor.
+    # Over all places, counted or not, so that the divisor is the same for every row.
     return losses.mean(1)
 
 

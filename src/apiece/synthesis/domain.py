@@ -224,7 +224,7 @@ class Domain:
                 if name not in declared:
                     raise InputError(f"rule: no column {name!r} is synthesized; name one that is")
                 cuts.setdefault(name, []).append((operator, value))
-        # In the order of the schema, which is that of all numbers of columns.
+        # In the order of the schema, by which columns are numbered from here on.
         columns = tuple(
             _make_cells(schema.name, name, column, bins, cuts.get(name, []))
             for name, column in declared.items()

@@ -60,7 +60,7 @@ class ExactRandomness:
     """
 
     def __init__(self, seed: int | None, stream: int = 0) -> None:
-        # Streams of noise and of choices have seeds apart from one another.
+        # Noise and choices draw from seeds apart from one another.
         mixed = None if seed is None else (seed << 32) + stream
         self._bits = make_bits(mixed)
         self._below = make_source(None if mixed is None else mixed + (1 << 31))
@@ -199,7 +199,8 @@ class Rounds:
         # What the model had before, from which the change is measured.
         before = state.model.expect(clique)
         model = self._fit(self._rows.sizes, measurements, self._settings.zeros, state.model)
-        # A change no larger than the noise makes: what is left to learn is below it.
+        # If the model changed by no more than noise alone would change it, nothing above the noise
+        # is left to learn.
         change = float(np.abs(model.expect(clique) - before).sum())
         if change <= MEAN_DEVIATION * noise_stddev * before.size:
             noise_stddev /= 2
@@ -225,7 +226,7 @@ class Rounds:
     def _list_candidates(self, model: Model, limit: float) -> dict[Clique, int]:
         """Return the marginals that keep the model small enough, or lie in one of its own."""
         measured = list(model.potentials)
-        # A clique within another one, or a rule's, adds nothing to the tree.
+        # A marginal within one of the model's, or a rule's, adds nothing to the tree.
         held = [set(clique) for clique in [*measured, *model.zeros]]
         chosen = {}
         for clique, importance in self._settings.workload.items():

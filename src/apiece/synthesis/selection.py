@@ -78,8 +78,8 @@ def score_candidates(
 
 def rate_of(loss_range: float, candidates: Mapping[Clique, int]) -> Fraction:
     """Return the rate at which a person of weight 1 has a loss of range η, exactly."""
-    # A score moves by importance·w·2^20 steps; the exponential's range is twice the rate times
-    # that.
+    # A person moves a score by at most importance·w·2^20 steps, and a log ratio of chances by twice
+    # the rate times that.
     return Fraction(loss_range) / (2 * max(candidates.values()) * 2**SCORE_BITS)
 
 

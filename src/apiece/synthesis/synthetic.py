@@ -135,7 +135,7 @@ class Synthetic:
             if not set(clique) <= set(m.clique):
                 continue
             array = m.values.reshape([self.domain.sizes[column] for column in m.clique])
-            # A slice keeps a column that is summed out.
+            # A column that is not named keeps its whole axis, over which it is summed.
             part = array[tuple(cell.get(column, slice(None)) for column in m.clique)]
             estimates.append(float(np.sum(part)) * self._rows_per_weight)
             deviation = m.noise_stddev * self._rows_per_weight

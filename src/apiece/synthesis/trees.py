@@ -261,7 +261,7 @@ def _contract(result: Clique, *operands: Any) -> Floats:
 
 def _sum_out(array: Floats, columns: Clique, result: Clique) -> Floats:
     """Return the sums over the columns that the result lacks; its own are in increasing order."""
-    # Axes in the order of the columns, of which the result's stay.
+    # Axes to be summed over; what stays is in the columns' order.
     axes = tuple(axis for axis, column in enumerate(columns) if column not in result)
     return np.asarray(array.sum(axis=axes))
 

@@ -92,7 +92,7 @@ class PlannedSpending:
     def __init__(self, plan: Plan, *, points: int = 20) -> None:
         self._plan = plan.public()
         self._points = min(_check.count("points", points), plan.steps)
-        # Spendings of all groups lie between those of the two, which a bar has room for.
+        # The two ends of the budgets, for which a bar has room.
         order = np.argsort(plan.budget_groups.epsilon, kind="stable").tolist()
         strictest = order[0]
         loosest = order[-1]

@@ -152,7 +152,8 @@ class CheckpointFolder:
     def _read_key(self) -> bytes | None:
         """Return the key of the run; None where there is no file, or zeros in it."""
         try:
-            # Neither a link nor a pipe: both could lead the key to a place of somebody else's.
+            # No link is followed, and opening a pipe does not wait: what is no plain file is
+            # refused below.
             descriptor = os.open(self.key, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             return None

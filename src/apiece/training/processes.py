@@ -185,7 +185,7 @@ class FullySharded:
                 )
         for module in self._fsdp_modules:
             state = fully_shard.state(module)  # type: ignore[attr-defined]
-            # Casts of its own would let norms be those of other numbers than the sums.
+            # With casts of fully_shard's own, norms and sums would be of different numbers.
             policy = getattr(state, "_mp_policy", None)
             if policy is not None and (policy.param_dtype or policy.output_dtype):
                 raise UnsupportedError(
