@@ -106,7 +106,9 @@ class Claim:
         largest = max(float(curve.epsilon(1e-6).upper), 1e-3)
         epsilon = np.linspace(-largest, largest, LINES)
         # The line of slope e^ε below which the curve lies has the offset δ(ε).
+        # Rounded up, as the slopes below are: lines may lie above the curve, never under it.
         offset = np.asarray(curve.delta(epsilon).upper) * _UP
+        # An offset of 1 forbids nothing.
         informative = offset < 1
         return cls(name, np.exp(epsilon[informative]) * _UP, offset[informative])
 
@@ -178,6 +180,7 @@ class EProcess:
         start = 0
         while start < ins.size:
             # Stakes come from earlier pairs only: that makes the wealth a supermartingale.
+            # Rarely as pairs become many: setting stakes sorts all of them.
             if len(self) >= self._due:
                 self._stakes = _set_stakes(self.claim, np.sort(self._in), np.sort(self._out))
                 self._due = len(self) + max(1, len(self) // _BLOCK)
@@ -191,6 +194,7 @@ class EProcess:
             self._out = np.append(self._out, outs[part])
             start = part.stop
         log_wealth = np.concatenate(wealth_parts)
+        # Ville's inequality is about the largest wealth, so that a later loss takes nothing back.
         self.log_most = max(self.log_most, float(log_wealth.max()))
         return log_wealth
 
@@ -221,6 +225,7 @@ class _Stakes(NamedTuple):
 def _set_stakes(claim: Claim, ins: Floats, outs: Floats) -> _Stakes | None:
     """Return the stakes that would have grown fastest on sorted scores; None where none grows."""
     pairs = ins.size
+    # Ranks double, so that thresholds are few and reach into the tails.
     rank = doubling_ranks(pairs)
     # A threshold just below a score of a run with the record counts that score as above.
     just_below = np.nextafter(ins[rank - 1], -np.inf)
@@ -250,6 +255,7 @@ def _log_gains(stakes: _Stakes | None, ins: Floats, outs: Floats) -> Floats:
     # (pairs, thresholds).
     is_above_in = ins[:, None] > stakes.threshold
     is_above_out = outs[:, None] > stakes.threshold
+    # Each threshold's own bet, (1{above} − p*)·ν, added up over all of them.
     gain = (is_above_in - stakes.true_positive_rate) @ stakes.stake_in
     loss = (is_above_out - stakes.false_positive_rate) @ stakes.stake_out
     return np.asarray(np.log1p(gain) + np.log1p(-loss))
@@ -318,12 +324,14 @@ def anytime_bound(
         True
     """
     confidence = _check.probability("confidence", confidence, low_open=True, high_open=True)
+    # Wealth 1/(1 − confidence), in logarithms.
     needed = -math.log1p(-confidence) + _SLACK
     ins, outs = _check_pairs(scores_in, scores_out)
     # The first ε of the grid that is true is rejected with chance 1 − confidence, and those below
     # it must all be rejected first: one error serves for all of them.
     epsilon = 0.0
     rejected = 0
+    # Claims grow weaker with ε: the first that stands ends the walk.
     while _rejects(Claim.budget(rejected * _GRID, delta), ins, outs, needed):
         epsilon = rejected * _GRID
         rejected += 1
@@ -466,6 +474,7 @@ def _bet_until_rejected(
     Returns whether it reached it.
     """
     for pairs in rounds:
+        # How many more pairs each group's bet takes.
         room = {name: limit - len(bets[name]) for name in pairs if name in bets}
         if len(room) < len(pairs):
             raise DataError(f"groups: no claim for {sorted(set(pairs) - set(bets))[0]!r}")
@@ -531,6 +540,7 @@ def _list_drawn_groups(plan: Plan, stage: Stage) -> list[tuple[str, GroupStage]]
         )
     suffix = "" if len(plan.stages) == 1 else f", stage {plan.stages.index(stage) + 1}"
     parts = [(f"{name}{suffix}", stage.of(k)) for k, name in enumerate(plan.budget_groups.name)]
+    # Who is never drawn meets no mechanism that could be watched.
     return [(name, part) for name, part in parts if part.sampling_probability > 0]
 
 
@@ -590,6 +600,7 @@ def _release_steps(plan: Plan, canary: int | None, seed: int) -> Floats:
 
     from apiece.training import Trainer
 
+    # Everybody else's gradient is 0: the sum is the canary's, clipped, and the noise.
     inputs = torch.zeros(plan.records, 1)
     if canary is not None:
         # The gradient of the one weight is the input, here far beyond every clip norm.
@@ -597,6 +608,7 @@ def _release_steps(plan: Plan, canary: int | None, seed: int) -> Floats:
     model = torch.nn.Linear(1, 1, bias=False)
     releases = []
 
+    # Before the optimizer's step the gradient is the release itself.
     def record_gradient(optimizer: torch.optim.Optimizer, *_: object) -> None:
         weight = optimizer.param_groups[0]["params"][0]
         releases.append(float(weight.grad.item()))

@@ -108,6 +108,7 @@ def choose_by_split(
     half_out = outs.size // 2
     # The first halves choose, and the others, which nothing was chosen by, certify.
     trial = np.unique(np.concatenate([ins[:half_in], outs[:half_out]]))
+    # Rates are bounded here too, so that a lucky test of few scores does not look best.
     tpr, fpr = bound_rates(count_at(ins[:half_in], outs[:half_out], trial), error)
     best = int(np.argmax(epsilon_from_rates(tpr, fpr, delta)))
     return count_at(ins[half_in:], outs[half_out:], trial[best])
@@ -133,6 +134,7 @@ def epsilon_from_rates(tpr: Floats, fpr: Floats, delta: float) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         accept = np.log(np.maximum(tpr - delta, 0.0)) - np.log(fpr)
         reject = np.log(np.maximum(1 - fpr - delta, 0.0)) - np.log(1 - tpr)
+    # `fmax` takes the other where one of both is NaN.
     larger = np.fmax(accept, reject)
     # NaN is 0/0: such rates show nothing.
     epsilon = np.nan_to_num(larger, nan=0.0, posinf=np.inf, neginf=0.0)
@@ -171,6 +173,7 @@ def p_values(candidates: Thresholds, mu: float) -> Floats:
     # (tests, grid): rates α at which either arm's p-value moves.
     by_fp = special.betainccinv(fp + 1, np.maximum(m - fp, 1), _TAILS)
     by_tp = special.betaincinv(np.maximum(tp, 1), n - tp + 1, _TAILS)
+    # The second kind is where the in-arm's allowed rate, Φ(Φ⁻¹(α) + μ), crosses its quantiles.
     grid = np.sort(np.hstack([by_fp, special.ndtr(special.ndtri(by_tp) - mu)]), axis=1)
     allowed = special.ndtr(special.ndtri(grid) + mu)
     p_in = np.where(tp > 0, special.betainc(np.maximum(tp, 1), n - tp + 1, allowed), 1.0)
@@ -201,6 +204,7 @@ def find_largest_mu(candidates: Thresholds, error: float) -> tuple[float, int]:
         alive = rejecting if rejecting.size else alive
         return rejecting.size > 0
 
+    # Each look leaves out candidates that can reject nothing larger any more.
     mu = last_true(rejects, most=MOST, rounds=ROUNDS)
     return mu, int(alive[0]) if alive.size else 0
 
@@ -314,6 +318,7 @@ def lower_bound(
     outs = flat_scores("scores_out", scores_out)
     delta, confidence = _check_options(delta, confidence, method, METHODS)
     error = 1 - confidence
+    # How tests are chosen decides how many of them share the error.
     match threshold:
         case "bonferroni":
             tests = order_statistics(ins, outs)
@@ -367,6 +372,7 @@ _TIE_SEED = 20260102
 def dp_p_value(epsilon: float, *, canaries: int, guesses: int, correct: int, delta: float) -> float:
     """Return the chance of at least `correct` right `guesses` under (ε, δ)-DP, from above."""
     # Steinke, Nasr, Jagielski 2023, Theorem 3.1 (as in their Algorithm 1's analysis).
+    # A guess is right with a chance of at most e^ε/(1 + e^ε), where δ is 0.
     q = float(special.expit(epsilon))
     tail = float(stats.binom.sf(correct - 1, guesses, q))
     if delta == 0 or correct == 0:
@@ -386,6 +392,7 @@ def gdp_rejects(mu: float, error: float, *, canaries: int, guesses: int, correct
     # Expected shares of canaries guessed right, and wrong, in the tail whose chance is `error`.
     right = error * correct / canaries
     wrong = error * (guesses - correct) / canaries
+    # From the tail downwards: what i right guesses need follows from those above.
     for i in range(correct - 1, -1, -1):
         needed = float(special.ndtr(special.ndtri(min(right, 1.0)) - mu))
         if needed <= wrong:
@@ -404,6 +411,7 @@ def _list_guess_counts(canaries: int, guesses: int | None) -> list[int]:
         if not count <= canaries:
             raise DataError(f"guesses = {count}: only {canaries} canaries; guess at most as often")
         return [count]
+    # Halved each time: few guesses suit a leak of few canaries, many a leak of all.
     counts = [canaries]
     while counts[-1] > 16:
         counts.append(counts[-1] // 2)

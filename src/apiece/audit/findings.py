@@ -85,6 +85,7 @@ def jonckheere_terpstra(populations: Sequence[npt.ArrayLike]) -> Trend:
     )
     pairs = sum(earlier.size * later.size for earlier, later in combinations(arrays, 2))
     sizes = np.array([array.size for array in arrays], dtype=float)
+    # How many scores share each distinct value.
     _, ties = np.unique(np.concatenate(arrays), return_counts=True)
     stddev = math.sqrt(_compute_variance(sizes, ties.astype(float)))
     z = (statistic - pairs / 2) / stddev if stddev > 0 else 0.0
@@ -318,6 +319,7 @@ def shadow_findings(shadows: ShadowScores, *, variant: str = "online") -> Findin
     rocs = roc_by_group(scores, shadows.included, shadows.groups)
     # A record's mean score over the models that were trained on it.
     inside = shadows.included.sum(axis=0)
+    # (records,) sums over the models that have the record.
     member_scores = np.where(shadows.included, scores, 0.0).sum(axis=0)
     likelihood = member_scores / np.maximum(inside, 1)
     names = [str(name) for name in np.unique(shadows.groups)]

@@ -51,6 +51,7 @@ def world(confidences: Floats, member: Mask | Floats) -> World:
 
 def _pool_variance(moments: World) -> World:
     """Return a world with one standard deviation for all records: that of the residuals."""
+    # Residual variance over all records, (augmentations,), weighted by the models of each.
     squares = moments.count * moments.std**2
     variance = squares.sum(axis=0) / moments.count.sum(axis=0)
     std = np.broadcast_to(np.sqrt(variance), moments.std.shape)
@@ -235,6 +236,7 @@ def privacy_scores(
         # How often each model is drawn in each resample, (resamples, K), takes the place of copies.
         chances = np.full(shadows.models, 1 / shadows.models)
         counts = generator.multinomial(shadows.models, chances, size=resamples).astype(float)
+        # (resamples, records).
         resampled = np.stack([score_records(row) for row in counts])
         # NaN where a resample holds no model of one world.
         lower, upper = np.nanquantile(resampled, [(1 - share) / 2, (1 + share) / 2], axis=0)
@@ -321,11 +323,13 @@ def rmia(
     if np.isnan(x).any() or np.isnan(z).any() or np.isnan(z_shadows).any():
         raise DataError("target or population: some confidences are NaN")
     p = special.expit(shadows.confidences)
+    # (records,) mean chance of the true class over the models without the record.
     without = world(p, ~shadows.included).mean[:, 0]
     if variant == "online":
         reference = (without + world(p, shadows.included).mean[:, 0]) / 2
         z_reference = special.expit(z_shadows).mean(axis=0)
     else:
+        # Zarifzadeh et al.'s correction: with the record, p is taken to be a·p + (1 − a).
         reference = ((1 + weight) * without + (1 - weight)) / 2
         z_mean = special.expit(z_shadows).mean(axis=0)
         z_reference = ((1 + weight) * z_mean + (1 - weight)) / 2
@@ -389,6 +393,7 @@ def roc(scores: npt.ArrayLike, member: npt.ArrayLike) -> Roc:
     non_members = int((~truth).sum())
     if not (members and non_members):
         raise DataError(f"member: {members} members and {non_members} others; a ROC needs both")
+    # From the highest score down; each prefix is the set that some threshold passes.
     order = np.argsort(-values, kind="stable")
     ordered = values[order]
     # Equal scores are one point: a threshold passes them all or none.

@@ -272,6 +272,7 @@ def read_arrays(path: Path) -> dict[str, AnyArray]:
     """Return the arrays in a `.npz` file; nothing in it is executed."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
+            # Every array is read here: a file that is damaged anywhere is refused as a whole.
             return {name: data[name] for name in data.files}
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); give a .npz file") from None

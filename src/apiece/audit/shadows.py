@@ -328,6 +328,7 @@ def train_shadows(
         finished += 1
         if progress is not None:
             progress(finished, job.blocks)
+    # In the order of models, whoever was done first.
     parts = []
     for block in range(job.blocks):
         arrays = in_memory[block] if folder is None else read_arrays(_block_path(folder, block))
@@ -379,6 +380,7 @@ def half_plan(
     # Its groups have half of the records, the odd one more, whoever is in which model. What it
     # promises holds for every record of the group, whichever model it is in.
     groups = budgets.groups
+    # The larger half: with a record more a group is promised no less than it gets.
     counts = (groups.records + 1) // 2
     half = Budgets(
         np.repeat(groups.epsilon, counts),

@@ -77,6 +77,7 @@ def _trade_members(rows: Mask, trades: int, generator: np.random.Generator) -> N
     for _ in range(trades):
         a, b = generator.choice(rows.shape[0], 2, replace=False)
         differing = np.flatnonzero(rows[a] != rows[b])
+        # Of the records that just one of two rows has, row a keeps as many as it had.
         dealt = generator.permutation(rows[a, differing])
         rows[a, differing] = dealt
         rows[b, differing] = ~dealt

@@ -74,6 +74,7 @@ def batches(rates: Floats, steps: int, generator: np.random.Generator) -> Iterat
             pair_parts.append(pairs[positions % pairs.size])
         step = np.concatenate(step_parts)
         drawn = np.concatenate(pair_parts)
+        # Batches lie one after the other once pairs are sorted by their step.
         ends = np.cumsum(np.bincount(step, minlength=size))[:-1]
         by_step = drawn[np.argsort(step, kind="stable")]
         for batch in np.split(by_step, ends):
@@ -162,6 +163,8 @@ class BlockStreams:
     @classmethod
     def from_seed(cls, seed: int, block: int, device: torch.device | str = "cpu") -> BlockStreams:
         """Return the streams of `block` under `seed`; different blocks are independent."""
+        # Spawned children are independent streams; members apart, the same seed gives the same
+        # models.
         sampling_seed, noise_seed, start_seed = np.random.SeedSequence((seed, block)).spawn(3)
         sampling = np.random.Generator(np.random.SFC64(sampling_seed))
         noise = _make_generator(noise_seed, device)
@@ -212,6 +215,7 @@ def train(
                 entry["lr"] = recipe.rate(step, plan.steps) * factor
             units, unit_rows, row_owner = draw_rows(batch, people, streams.sampling)
             # Padding has a clip norm of 0: it adds nothing to a sum.
+            # (K, P), each unit's own.
             bounds = np.take_along_axis(clip_norms, units.records, axis=1)
             bounds = np.where(units.real, bounds, 0.0)
             clips = torch.from_numpy(bounds).to(inputs)
@@ -221,6 +225,7 @@ def train(
             noisy = noisy_mean(
                 clipped, stage.noise_stddev, stage.expected_batch_size, generator=streams.noise
             )
+            # All models' gradients are one tensor's, so that one optimizer steps all.
             flat.grad = noisy[SUMS]
             optimizer.step()
             step += 1
@@ -274,6 +279,7 @@ def draw_rows(
 def confidences(model: StackedModel, flat: Tensor, inputs: Tensor, targets: Tensor) -> Floats:
     """Return (K, n): φ = log(p/(1−p)) of the true class (Carlini et al. 2022, LiRA, §V)."""
     models = flat.shape[0]
+    # Fewer records at once, the more models there are.
     records = max(1, int(_INPUT_NUMBERS / max(1, inputs[0].numel() * models)))
     parts = []
     for part, logits in logits_in_parts(model, flat, inputs, records):

@@ -74,6 +74,7 @@ def read_consents(path: str | Path, mapping: ConsentMapping) -> ConsentRecords:
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read ({error}); give a JSON file") from None
     content = loads(text, str(path))
+    # Readers descend into elements, which a hostile file may nest without end.
     try:
         if mapping.source == "fhir":
             for resource in _list_consents(content, str(path)):
@@ -99,11 +100,13 @@ def _add_consent(
     person = ""
     try:
         person_id = read_person(consent)
+        # An id with blanks around it, say, would be one person in two ways.
         if find_flaw(person_id) is not None:
             raise OddError("a person's id that could be written in another way")
         person = person_id
         rule = read_rule(consent, result.mapping)
     except OddError as error:
+        # Counted, never guessed; the codes are for whoever keeps the mapping.
         result.odd.setdefault(person, []).append(str(error))
         result.unknown.update(error.codes)
         return
@@ -129,6 +132,7 @@ def _read_bound(text: object, *, end: bool) -> tuple[int, int]:
         if parts[4]:
             return _read_instant(str(text), end=end)
         # Groups 2 and 3 begin with their hyphen.
+        # A month or day that is missing stands for the first, and as an end for the last, below.
         year = int(parts[1])
         month = int(parts[2][1:]) if parts[2] else 1
         day = int(parts[3][1:]) if parts[3] else 1
@@ -161,6 +165,7 @@ def _read_instant(text: str, *, end: bool) -> tuple[int, int]:
 
 def _read_period(start: object, end: object) -> tuple[Days, Days]:
     """Return the days on which a period surely holds, and those on which it may."""
+    # Without a date the period is open on that side.
     first_day, last_day = ALWAYS
     sure_start = first_day
     earliest_start = first_day
@@ -189,6 +194,7 @@ def _intersect_days(outer: Days, inner: Days) -> Days:
 
 def _find_meaning(codes: Sequence[str], mapping: ConsentMapping) -> Meaning:
     """Return what a concept means, by those of its codes that are declared, which agree."""
+    # One thing is coded in several systems: one declared code is enough, if none disagrees.
     meanings = {mapping.codes[code] for code in codes if code in mapping.codes}
     if not meanings:
         raise OddError(UNKNOWN, codes)
@@ -209,6 +215,7 @@ def _intersect_names(lists: Sequence[Sequence[Meaning]], kind: str, permit: bool
         names = [getattr(meaning, kind) for meaning in meanings]
         limits = frozenset(str(name) for name in names if name is not None)
         if limits and (permit or None not in names):
+            # Lists limit together: what each of them allows.
             result = limits if result is None else result & limits
     # No querier or purpose is left: a permit of nothing permits nothing, but a denial of nothing
     # would let all else pass.
@@ -291,6 +298,7 @@ def _refuse_page(bundle: Json, source: str) -> None:
     for link in _list_values(bundle, "link"):
         if not isinstance(link, dict):
             raise DataError(f"{source}: a link of another form; give the bundle as the server did")
+        # Anything may stand where a text is due; as a text it compares with none of those below.
         relation = str(link.get("relation")).strip().lower()
         urls.setdefault(relation, set()).add(str(link.get("url")))
     if not _OTHER_PAGES.isdisjoint(urls):
@@ -346,6 +354,7 @@ def _refuse_incomplete(outcome: Json, source: str) -> None:
         coded = [value for value in (issue, *codings) if isinstance(value, dict)]
         codes = {str(value.get("code")) for value in coded}
         severity = issue.get("severity")
+        # Only a piece of information passes, and only if it does not speak of missing results.
         if severity in ("information", "success") and _INCOMPLETE.isdisjoint(codes):
             continue
         code = plain(issue.get("code"))[:60]
@@ -361,6 +370,7 @@ def _read_patient(resource: Json) -> str:
     # Both elements at once, or neither, are refused.
     people = [resource[name] for name in ("patient", "subject") if name in resource]
     reference = _read_reference(people[0]) if len(people) == 1 else ""
+    # An address of another form could be a second name of the same patient.
     person = re.fullmatch(r"Patient/([A-Za-z0-9.-]{1,64})", reference)
     if person is None:
         raise OddError("no patient, written as Patient/ID")
@@ -380,6 +390,7 @@ def _read_consent(resource: Json, mapping: ConsentMapping) -> Rule | str:
         raise OddError("a status that is none")
     # R4 says what a consent is about by its scope; R5 has none and says it by categories.
     concepts = _list_values(resource, "scope") or _list_values(resource, "category")
+    # Concepts that disagree, or none at all, leave open what the consent is about.
     about = {_is_about_data(concept, mapping) for concept in concepts}
     if about == {False}:
         return "another subject"
@@ -403,6 +414,7 @@ def _read_consent(resource: Json, mapping: ConsentMapping) -> Rule | str:
     root = _require_object(resource.get("provision", {}))
     policy = _read_policy(mapping, _list_values(resource, "policyRule"))
     provision_type = _read_type(root)
+    # A type and a policy may each be missing, but not contradict one another.
     if provision_type is not None and policy is not None and provision_type != policy:
         raise OddError("a provision that contradicts its policy")
     permit = policy if provision_type is None else provision_type
@@ -425,6 +437,7 @@ def _read_r5_decision(
     lists = [grantees] if grantees else []
     if provisions and mapping.provisions is None:
         raise OddError("provisions of R5, of which the mapping does not say what they are")
+    # R5 does not say what provisions do to a decision: the mapping does.
     if mapping.provisions == "limits" and provisions:
         # A denial counts in full, however limited: never less than it says.
         if not permit:
@@ -432,6 +445,7 @@ def _read_r5_decision(
         # A permit with limits denies all but what its provisions permit.
         permits = [_read_provision(node, True, mapping, period, default, 1) for node in provisions]
         return _make_rule(False, lists, period, None, permits)
+    # Exceptions decide the other way.
     exceptions = [
         _read_provision(node, not permit, mapping, period, default, 1) for node in provisions
     ]
@@ -471,6 +485,7 @@ def _read_provision(
         references = [_read_reference(actor.get("reference")) for actor in actors]
         lists.append([_find_meaning([reference], mapping) for reference in references])
     period = _intersect_periods(outer_period, _read_element_period(node))
+    # An exception that names no level has that of the rule around it.
     level = _find_level(lists, default)
     exceptions = []
     for value in _list_values(node, "provision"):
@@ -592,6 +607,7 @@ def _read_row(row: Json, mapping: ConsentMapping) -> Rule:
     cell = row["level"]
     # A level's name, and a code without a decision, permit.
     permit = mapping.decisions.get(cell, True)
+    # Names of levels come before codes.
     if cell in mapping.levels:
         level: float | None = mapping.levels[cell]
     else:
@@ -636,6 +652,7 @@ def _list_records(content: object, source: str) -> Iterator[Json]:
     """Yield the consent records of a JSON-LD document, with all names written out."""
     if not isinstance(content, dict):
         raise DataError(f"{source}: no JSON-LD object; give one with @context and @graph")
+    # A context by address would have to be fetched, and may change: only a table is taken.
     prefixes = content.get("@context", {})
     if not isinstance(prefixes, dict) or not all(isinstance(iri, str) for iri in prefixes.values()):
         raise DataError(f"{source}: @context: give a table from prefixes to IRIs, and no address")
@@ -645,6 +662,7 @@ def _list_records(content: object, source: str) -> Iterator[Json]:
     for node in nodes if isinstance(nodes, list) else [None]:
         if not isinstance(node, dict):
             raise DataError(f"{source}: @graph: give a list of records")
+        # A context has served its end, and its prefixes are no properties of the record.
         fields = {key: value for key, value in node.items() if key != "@context"}
         record = _expand_names(fields, prefixes)
         types = {str(kind) for kind in _list_values(record, "@type")}
@@ -658,6 +676,7 @@ def _expand_names(node: Json, prefixes: Json) -> Json:
     def expand_name(name: object) -> object:
         if not isinstance(name, str):
             return name
+        # A compact IRI, prefix:suffix; anything else stays as it is written.
         prefix, colon, suffix = name.partition(":")
         return prefixes[prefix] + suffix if colon and prefix in prefixes else name
 
@@ -684,6 +703,7 @@ def _read_property(record: Json, name: str) -> list[list[str]]:
     """Return the IRIs or the text of each value of a property of DPV."""
     result = []
     for value in _list_dpv_values(record, name):
+        # A bare value is a literal.
         node = value if isinstance(value, dict) else {"@value": value}
         if node.keys() - {"@id", "@type", "@value"}:
             raise OddError("a term that is not understood")
@@ -709,6 +729,7 @@ def _read_record(record: Json, mapping: ConsentMapping) -> Rule | str:
         if not _is_understood(key):
             raise OddError("a term that is not understood")
     statuses = _read_statuses(record)
+    # Neither given nor denied: the record says nothing.
     if not statuses & (_VALID | _DENYING):
         return f"status {min(statuses)}"
     # Any denial outweighs all other statuses.

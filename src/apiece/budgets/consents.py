@@ -148,6 +148,7 @@ class ConsentMapping:
         level_names = values_of["level"]
         queriers = values_of["querier"]
         purposes = values_of["purpose"]
+        # A code may stand for several of them at once.
         for code in level_names.keys() | queriers.keys() | purposes.keys():
             level = levels[level_names[code]] if code in level_names else None
             codes[code] = Meaning(level, queriers.get(code), purposes.get(code))
@@ -262,6 +263,7 @@ def _find_index(names: Sequence[str], name: object) -> slice | list[int]:
     """Return the index of a name, the last for a name that is not declared, all for None."""
     if name is None:
         return slice(None)
+    # The last name stands for all that are not declared.
     return [names.index(str(name)) if name in names else -1]
 
 
@@ -315,6 +317,7 @@ class ConsentRecords:
         purposes = self.mapping.names("purpose")
         # Many people have the same rules, which are combined once.
         outcomes: dict[tuple[Rule, ...], _Outcome] = {}
+        # Those who permit anything at all.
         permitting: dict[str, _Outcome] = {}
         odd = {person: list(kinds) for person, kinds in self.odd.items()}
         for person, person_rules in self.rules.items():
@@ -409,6 +412,7 @@ def _combine_rules(
         permitted = np.zeros_like(allowed)
         # Permits: the rule itself, or the exceptions of a denial.
         for permit in (rule,) if rule.permit else rule.exceptions:
+            # A permit counts where it surely holds, and so does what an exception permits.
             if not (_contains(rule.sure, day) and _contains(permit.sure, day)):
                 continue
             cells = select_cells(permit) & rule_cells
@@ -419,6 +423,7 @@ def _combine_rules(
             permitted |= cells
         allowed |= permitted
         # Denials: the exceptions of a permit, or all of a denial but what its exceptions permit.
+        # A denial counts wherever it could hold.
         if rule.permit:
             for denial in rule.exceptions:
                 if _contains(rule.maybe, day) and _contains(denial.maybe, day):

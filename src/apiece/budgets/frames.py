@@ -38,6 +38,7 @@ def read_budget_table(
 
     names: of the columns that are needed. Raises `DataError` for no rows.
     """
+    # A path, columns by name, or a table; only the last needs pandas.
     if isinstance(frame, str | os.PathLike):
         return read_columns(Path(frame), names, dialect)
     if isinstance(frame, Mapping):
@@ -147,6 +148,7 @@ def _parse_budgets(
 
     values = parse_numbers(cells, decimal)
     if role == "epsilon":
+        # By its words, before the number is judged: inf is a number too.
         unlimited = np.array([cell.lower() in NO_LIMIT for cell in cells.tolist()])
         if no_limit_cap is not None:
             values[unlimited] = _check.positive("no_limit_cap", no_limit_cap, error=BudgetError)

@@ -62,6 +62,7 @@ class BudgetGroups:
     records: Integers
 
     def __post_init__(self) -> None:
+        # A frozen dataclass is written past its own guard.
         set_column = object.__setattr__
         epsilon = _check.positive_array("epsilon", self.epsilon, error=BudgetError)
         set_column(self, "epsilon", epsilon)
@@ -114,6 +115,7 @@ def name_groups(
     >>> name_groups(np.array([1.0, 1.0000001]), np.array([1e-5, 1e-5]), None, None).tolist()
     ['epsilon=1.0', 'epsilon=1.0000001']
     """
+    # Labels that are distinct are the names; else budgets are added to them.
     size = epsilon.size
     if labels is None:
         label_index = np.zeros(size, int)
@@ -301,6 +303,7 @@ def _count_distinct_rows(path: Path, names: list[str]) -> tuple[Any, Any]:
                 f"{path}: no column {missing[0]!r}; it has {', '.join(file.schema_arrow.names)}"
             )
         distinct = None
+        # Batch by batch, so that memory grows with the distinct rows alone.
         for batch in file.iter_batches(batch_size=ROWS, columns=names):
             rows = pa.Table.from_batches([batch])
             ones = pa.array(np.ones(rows.num_rows, dtype=np.int64))

@@ -93,6 +93,7 @@ class Levels(Mapping[str, float]):
         Args:
             epsilon: (…) Of declared levels.
         """
+        # Levels ascend in ε, and each ε here is one of theirs.
         positions = np.searchsorted(list(self.values()), epsilon)
         return np.array(self.titles)[positions]
 
@@ -153,6 +154,7 @@ class Levels(Mapping[str, float]):
         epsilon = np.array([epsilon_of_text[text] for text in texts], dtype=np.float64)
         undeclared = np.isnan(epsilon)
         if undeclared.any():
+            # Rows are counted, not texts: a text may stand for many.
             counts = np.ones(len(texts), int) if rows is None else rows
             rows_of_text = Counter[str]()
             bad_cells = zip(cells[undeclared].tolist(), counts[undeclared].tolist(), strict=True)

@@ -147,6 +147,7 @@ class Budgets:
         }
         # One index for all Series, or they would be joined by position.
         index = common_index(**series)
+        # The labels of the first Series that has some are the ids.
         if ids is None:
             indexed = [name for name, value in series.items() if index_of(value) is not None]
             ids = ids_from(indexed[0] if indexed else "", index)
@@ -183,6 +184,7 @@ class Budgets:
         if ids is None:
             columns["ids"] = np.arange(records)
             columns["ids"].flags.writeable = False
+        # Columns that were not given are None.
         for name in COLUMNS:
             object.__setattr__(self, name, columns.get(name))
 
@@ -302,6 +304,7 @@ class Budgets:
                 the ids.
             IndexError: For a position that is not there, or a mask of another length.
         """
+        # Truth values are joined by id; positions are taken as they are.
         if np.asarray(which).dtype == np.bool_:
             require_ids("ids", self.ids, which=which)
         records: Any = np.asarray(which)
@@ -422,6 +425,7 @@ class Budgets:
         """
         if ids is not None and person is not None:
             raise InputError("ids, person: both given; persons are named by person alone")
+        # No other column is read.
         names = [name for name in (epsilon, delta, excess, ids, person) if isinstance(name, str)]
         table = read_budget_table(frame, names, dialect)
         units = None if person is None else Units.of_column(table, person)

@@ -77,6 +77,7 @@ class BudgetHistogram:
                 "histogram: every released count is 0; release it with a larger epsilon or "
                 "fewer levels"
             )
+        # As many records of each level as were counted; they stand for nobody.
         index = np.repeat(np.flatnonzero(populated), self.counts[populated])
         excess = None if self.level_excess is None else self.level_excess[index]
         return Budgets(self.level_epsilon[index], self.level_delta[index], excess=excess)
@@ -157,6 +158,7 @@ def release_histogram(
     cost = _check.positive("epsilon", epsilon, error=BudgetError)
     if budgets.excess is not None and level_excess is None:
         raise BudgetError("level_excess: missing; the budgets have bounds, so give the levels'")
+    # Checked before any record is looked at: an error must not depend on the records.
     public_levels = _sort_levels(levels, level_delta, level_excess)
     if noise == "laplace":
         spent_delta = 0.0
@@ -227,6 +229,7 @@ def release_rows_per_person(
     exact = _count_persons(rows, row_levels)
     scale = laplace_scale(cost)
     below = make_source(seed)
+    # Exact integers throughout.
     noisy = [count + discrete_laplace(scale, below) for count in exact.tolist()]
     counts = [max(count, 0) for count in noisy]
     total = sum(counts)
@@ -360,6 +363,7 @@ def discrete_laplace(scale: Fraction, below: Below = secrets.randbelow) -> int:
         quotient = 0
         while bernoulli_exp(Fraction(1), below):
             quotient += 1
+        # Every `denominator` values become one: geometric with e^{−denominator/numerator}.
         magnitude = (remainder + numerator * quotient) // scale.denominator
         is_negative = below(2) == 1
         # Zero has two signs, one of which is refused; else it would come twice too often.

@@ -43,6 +43,7 @@ def _read_id_cells(
     """Return a column's title in messages and its ids, none of them empty, all of one kind."""
     column = select_column(table, name, role)
     title = f"{role} column {name!r}"
+    # A plain table's column is a list, that of pandas a Series.
     if isinstance(column, Sequence):
         values: list[Any] = list(column)
         missing = [is_missing(value) for value in values]
@@ -65,6 +66,7 @@ def _read_id_cells(
                 "other tables have"
             )
         return title, values
+    # To Python a truth value is a whole number too.
     if all(isinstance(value, int | np.integer) and not isinstance(value, bool) for value in values):
         return title, [int(value) for value in values]
     # A whole number as a float comes of a column with gaps; from 2⁵³ on two ids may be one float.
@@ -281,6 +283,7 @@ class Units:
                 f"{there}: {repeated} of {len(others)} persons have several "
                 "rows; give each person one"
             )
+        # Ids of units are distinct: neither side has to be made so.
         strangers = np.setdiff1d(self.ids, others.ids, assume_unique=True).size
         if strangers:
             raise DataError(
@@ -418,6 +421,7 @@ class Ownership:
         set_attribute(self, "rows", rows)
         set_attribute(self, "row", pairs // ids.size)
         set_attribute(self, "owner", pairs % ids.size)
+        # Shared by plans, and never to change.
         for array in (self.ids, self.row, self.owner):
             array.flags.writeable = False
 
@@ -463,6 +467,7 @@ class Ownership:
             elected = _elect_rows(row, owner, remaining, owners_of_row)
             selected |= elected
             is_elected = elected[row]
+            # An elected row takes a place of each of its owners.
             remaining = remaining - np.bincount(owner[is_elected], minlength=remaining.size)
             row, owner = self._drop_full(row[~is_elected], owner[~is_elected], remaining == 0)
         return np.flatnonzero(selected)

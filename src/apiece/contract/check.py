@@ -31,10 +31,15 @@ class Clause:
     """
 
     group: str
+    # What was asked: the strictest ε of the group and its records, at the plan's δ, and Δ̄, which
+    # is 1 where none was asked.
     epsilon: float
     delta: float
     bound: float
+    # At that δ, by the plan's own method.
     epsilon_spent: float
+    # Δ from the uniform mechanism of the (ε, δ) asked: by how much a record is more vulnerable, by
+    # how much less, and the larger of both.
     forward: float
     backward: float
     symmetric: float
@@ -139,6 +144,7 @@ def _make_clause(plan: Plan, verification: Verification, group: int) -> Clause:
         # The group's most cautious record may compare with a stricter baseline. NaN: none does.
         forward = float(np.fmax(forward, verification.forward[group]))
     bound = 1.0 if verification.bound is None else float(verification.bound[group])
+    # Made as if it were kept: the reason of a breach is read off the clause's own numbers.
     clause = Clause(
         group=str(plan.budget_groups.name[group]),
         epsilon=float(verification.epsilon[group]),
@@ -159,6 +165,7 @@ def _make_clause(plan: Plan, verification: Verification, group: int) -> Clause:
 
 def _explain_breach(clause: Clause) -> str:
     """Return why a clause is broken, in words."""
+    # The first breach that is found is named; what is left at the end is δ.
     if not clause.epsilon_spent <= clause.epsilon:
         return (
             f"spends epsilon = {clause.epsilon_spent:.6g}, more than the {clause.epsilon:.6g} asked"
@@ -181,6 +188,7 @@ SPARE = 0.01
 # About the slope of log(share of a bound that is used) in log(ε of the public records).
 SLOPE = 0.7
 
+# From budgets and a strategy to their plan, with the caller's settings.
 Planner: TypeAlias = Callable[[Budgets, Strategy], BoundPlan]
 
 
@@ -267,6 +275,7 @@ def enforce(
     # With Scale everybody meets the reference of their own budget: Δ is 0 but for rounding.
     options.append(_make_option("scale", plan_for(budgets, Scale())))
     sound = [option for option in options if option.verdict.ok]
+    # Scale stands last: where its clause is broken, nothing was left to try.
     if not sound:
         raise InfeasibleError(
             f"contract: not even scale keeps it ({options[-1].verdict.broken[0].reason}); raise "
@@ -306,10 +315,12 @@ def _search_padded(
         )
 
     epsilon = budgets.groups.epsilon
+    # Public records are tried from half the strictest budget up to eight times the loosest.
     low = math.log(epsilon.min() / 2)
     high = math.log(epsilon.max() * 8)
     # Of interest is what was met on the way: the search's end may break the contract forward.
     safe_end(measure_room, low, low, high, slope=SLOPE, tolerance=SPARE, narrow=SPARE / 100)
+    # The largest budget that fits leaves the least noise.
     return sound[max(sound)] if sound else None
 
 

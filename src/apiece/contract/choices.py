@@ -62,10 +62,13 @@ class Outcome:
         `epsilon_spent` and `excess` are upper bounds.
     """
 
+    # Position of the budget on offer.
     budget: int
     strategy: str
+    # Position of the budget that all others choose; None where they choose as expected.
     others: int | None
     epsilon_spent: float
+    # Δ towards more vulnerable, from the reference of this budget.
     excess: float
     explanation: Explanation
 
@@ -247,6 +250,7 @@ def choices(
                 f"strategies: Hybrid({strategy.excess}) keeps another bound than bound = {bound}, "
                 f"which is said to hold; give Hybrid({bound}), or bound={strategy.excess}"
             )
+    # By (ε, δ) alone, whatever is run.
     promises = tuple(explain(epsilon, delta) for _, epsilon, _ in offers)
     outcomes, left_out = _compute_outcomes(
         _make_populations(offers, records, delta),
@@ -257,6 +261,7 @@ def choices(
         progress=progress,
         skip_allocate=skip_allocate,
     )
+    # What each would face if all had chosen as they did: the yardstick of Δ.
     reference = Reference(expected_batch_size / records, steps)
     if noise is not None:
         reference = ONE_GAUSSIAN
@@ -304,6 +309,7 @@ def _check_offers(offered: Sequence[Offer], records: int) -> list[Offer]:
 
 def _make_populations(offers: list[Offer], records: int, delta: float) -> list[_Population]:
     """Return the population that is expected, then those in which all but one person agree."""
+    # It stands first: its names are those of all offers, in their order.
     expected = Budgets.from_groups(offers, records, delta)
     populations = [_Population(None, expected, tuple(name for name, _, _ in offers))]
     for common_offer, (name, epsilon, _) in enumerate(offers):
@@ -334,6 +340,7 @@ def _compute_outcomes(
     names = populations[0].names
     outcomes: list[Outcome] = []
     left_out: list[str] = []
+    # Under some strategies a budget's mechanism is the same in every population.
     explained: _Explained = {}
     for number, (strategy, population) in enumerate(product(strategies, populations)):
         # Left out for one population, it is left out for all.

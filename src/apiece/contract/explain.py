@@ -120,6 +120,7 @@ def frequencies(curve: PrivacyCurve, epsilon: float, delta: float) -> Frequencie
     power = minimize(partial(_bound_power, ACCUSED / PEOPLE))
     harmed = minimize(partial(_bound_power, HARMED / CASES))
     picked = minimize(partial(_bound_share_found, MEMBERS / CROWD))
+    # Beliefs may exceed their bound with ten times the chance δ, which `surprise` tells.
     log_odds = _bound_log_odds(curve, epsilon, delta)
     exception = _EXCEPTION_FACTOR * delta
     return Frequencies(
@@ -146,6 +147,7 @@ def _update_belief(log_odds: float, prior: float) -> float:
     """Return the belief in [0, 1] when the odds of `prior` become larger by e^log_odds."""
     if log_odds > _MAX_LOG_ODDS:
         return 1.0
+    # Odds are multiplied by e^t at most: prior·e^t stands against 1 − prior.
     raised = prior * math.exp(log_odds)
     return raised / (1 - prior + raised)
 
@@ -181,6 +183,7 @@ def _bound_share_found(share: float, x: Floats, delta: Floats) -> Floats:
     # They are a `share` of all, so that share·T + (1 − share)·α = share: the bounds of
     # `_bound_power` at this α, solved for T.
     odds = share / (1 - share)
+    # With α = odds·(1 − T) both bounds are linear in T.
     direct = 1 - (1 - delta) / (1 + np.exp(x) * odds)
     shrink = np.exp(-x)
     mirror = (1 - shrink * (1 - delta - odds)) / (1 + shrink * odds)
@@ -192,6 +195,7 @@ def _bound_log_odds(curve: PrivacyCurve, epsilon: float, delta: float) -> float:
     # Where L > t the chance with the record is more than e^t times that without, so that P(L >
     # t)·(1 − e^{x − t}) ≤ δ(x) for every x < t. Each x with δ(x) below the chance gives a t.
     chance = _EXCEPTION_FACTOR * delta
+    # With δ = 0 no loss exceeds ε; with a chance of 1 or more nothing is bounded.
     if chance == 0:
         return epsilon
     if not 0 < chance < 1:
@@ -220,6 +224,7 @@ class Participation(NamedTuple):
     passes: over the data, where steps are fixed; a person takes part once in a pass at most.
     """
 
+    # In how many of the steps; then whether by secret draw, and over how many passes.
     times: int
     steps: int
     is_drawn: bool = True
@@ -401,6 +406,7 @@ def explain(
     if curve is None:
         counts = frequencies(promised_curve(epsilon, delta), epsilon, delta)
         return Explanation(float(epsilon), float(delta), counts, taking_part=participation)
+    # Said beside what the mechanism allows, which may be less.
     promised = promised_right(epsilon, delta)
     spent = float(curve.epsilon(delta).upper)
     if not spent <= epsilon * (1 + 1e-9):

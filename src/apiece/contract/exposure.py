@@ -122,11 +122,14 @@ class RiskTable:
     victim_epsilon: float
     delta: float
     strategy: str
+    # (rows,) Shares of the records, and (columns,) what they ask.
     shares: Floats
     epsilons: Floats
+    # (rows, columns) each.
     advantage: Floats
     forward: Floats
     backward: Floats
+    # The advantage where all ask what the victim asks.
     baseline: float
 
     def to_dict(self) -> Json:
@@ -209,6 +212,7 @@ def risk_table(
 
 def _expose_victim(plan: BoundPlan) -> Exposure:
     """Return the exposure of the first record, which is a victim."""
+    # Groups stand in the order in which they were given, victims first.
     return exposure(plan, int(plan.group_index[0]))
 
 
@@ -340,6 +344,7 @@ def collusion(
         request = _check.positive("epsilon", value)
         for share in shares:
             share = _check.probability("share", share)
+            # The first so many: a larger share has all of a smaller one in it.
             colluders = members[: round(share * members.size)]
             epsilon = budgets.epsilon.copy()
             epsilon[colluders] = request
@@ -373,6 +378,7 @@ def _expose_target(
     settings = {"clip_norm": 1.0, **settings}
     exposures = []
     for label, epsilon in scenarios:
+        # Budgets that are changed keep their ids and bounds, so that the target is found again.
         changed = Budgets(epsilon, budgets.delta, excess=budgets.excess, ids=budgets.ids)
         plan = make_plan(changed, strategy, **settings)
         group = int(changed.group_index[position])

@@ -139,6 +139,7 @@ class VotePlan:
             )
         if any(phase.voting.shape != pools for phase in self.phases):
             raise InputError("phases: voting must have one entry a pool; use plan_votes")
+        # By numbers, stage by stage: a plan with other rates or noise is no plan of these votes.
         planned = _columns_of(self.plan.stages)
         expected = _columns_of(make_stages(groups, self.seats, self.noise, self.phases))
         if len(planned) != len(expected) or not all(map(np.array_equal, planned, expected)):
@@ -329,6 +330,7 @@ def _split_into_phases(
     # Kept back for the answer by which a proportional number is rounded up.
     reserve = answer_cost if answers < questions else 0.0
     affordable = np.floor((allowed - reserve) / question_cost)
+    # (pools,) After how many questions each pool leaves.
     last_questions = np.minimum(affordable, questions).astype(np.int64)
     if not last_questions.max() > 0:
         ratio = (question_cost + reserve) / allowed.max()

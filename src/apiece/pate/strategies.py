@@ -60,6 +60,7 @@ class Seats:
                 "seats: a group's copies are not from 1 to the teachers of its pool; give fewer "
                 "copies, or more teachers"
             )
+        # Weights in steps of the grid.
         steps = self.weight / GRID
         # All votes together are then less than 2⁵² steps, which a double adds up exactly.
         largest_step = 2.0**52 / self.teachers.sum()
@@ -212,6 +213,7 @@ def _deal_teachers(groups: BudgetGroups, teachers: int) -> Integers:
             f"teacher of about {int(groups.records.sum()) / teachers:.0f}; give more teachers, "
             "round these budgets down to a larger group's, or take upsample"
         )
+    # Rounded down, but for groups that would have none; then one by one until all are dealt.
     dealt = np.maximum(np.floor(share).astype(np.int64), 1)
     while (missing := teachers - int(dealt.sum())) != 0:
         remainder = share - dealt

@@ -107,6 +107,7 @@ def deal_rows(
     # Seats are drawn for everybody, so that who takes part moves nobody else.
     record, teacher = _seat_records(plan, key)
     if included is not None:
+        # Left out after the draw, so that nobody else's seat moves.
         mask = read_included(included, bound.ids)[record]
         record = record[mask]
         teacher = teacher[mask]
@@ -135,6 +136,7 @@ def require_dealt(
     # what its group was promised.
     if shares.sizes.size != plan.teachers:
         raise _misdeal("there are other teachers than the plan has")
+    # (rows of all shares,), aligned with `shares.rows`.
     teacher = np.repeat(np.arange(plan.teachers), shares.sizes)
     group = plan.plan.group_index
     seats = plan.seats
@@ -148,6 +150,7 @@ def require_dealt(
     if (plan.pool_of_teacher[teacher] != seats.pool[group[record]]).any():
         raise _misdeal("a record sits with a teacher of another pool than its group's")
     for phase in plan.phases:
+        # Weights are exact multiples of the grid, so that sums compare exactly.
         reach = np.bincount(record, plan.weights(phase)[teacher], minlength=group.size)
         promised = np.where(phase.voting[seats.pool], seats.reach, 0.0)
         if not (reach <= promised[group]).all():
@@ -175,6 +178,7 @@ def _seat_records(plan: VotePlan, key: bytes) -> tuple[Integers, Integers]:
     block = max(1, _CELLS // width)
     for start in range(0, group_index.size, block):
         groups = group_index[start : start + block]
+        # (records of the block, teachers of the largest pool).
         coins = stream.uniform(groups.size * width).reshape(-1, width)
         for group in np.unique(groups).tolist():
             members = np.flatnonzero(groups == group)
@@ -206,6 +210,7 @@ def count_votes(votes: Integers, weights: Floats, classes: int) -> Floats:
             f"votes: some are not in 0 to {classes - 1}, the {classes} classes; no count is made"
         )
     questions = votes.shape[1]
+    # One bin for each question and class.
     cells = (votes + classes * np.arange(questions)).reshape(-1)
     cell_weights = np.repeat(weights, questions)
     counts = np.bincount(cells, weights=cell_weights, minlength=questions * classes)
@@ -221,6 +226,7 @@ def answer_questions(
     # √2·r for each that is answered, of which there are at most `limit`.
     passed = np.ones(counts.shape[0], dtype=bool)
     if noise.check is not None and noise.threshold is not None:
+        # One draw a question, on the largest count alone.
         check_draws = stream.normal(passed.size).numpy()
         largest = counts.max(axis=1) + noise.check * check_draws
         passed = largest >= noise.threshold * total
@@ -366,6 +372,7 @@ def learn(
     # A model without rows draws row 0, which a bound of 0 keeps out of it.
     clip[torch.from_numpy(shares.sizes == 0)] = 0.0
     for step in range(lessons.steps):
+        # A stream of its own for each step.
         coins = streams.sampling(step).uniform(models * width).reshape(models, width)
         rows = torch.from_numpy(shares.draw_rows(coins))
         clipped = model.clipped_sum(flat, inputs[rows], targets[rows], clip)
@@ -540,6 +547,7 @@ def teach(
             "answers: none of the questions was answered, as no count of votes reached the "
             "threshold; give a lower one, or none"
         )
+    # Questions come first among the public inputs; all others are unlabelled.
     labels = np.full(public.shape[0], NONE)
     labels[: answers.size] = answers
     if semi_supervised:

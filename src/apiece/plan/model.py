@@ -98,6 +98,7 @@ class Plan(Numbers):
 
     def _repr_html_(self) -> str:
         """Return the table of groups for a notebook; of small ones only how many there are."""
+        # What a small group spends could tell who is in it.
         large = [
             (group, spent)
             for group, spent in zip(self.groups, self.epsilon_spent, strict=True)
@@ -274,6 +275,7 @@ class Plan(Numbers):
             plan = self.bind(budgets)
         else:
             return find_limits(self.budget_groups)
+        # The strictest of what each record allowed when it was bound and of what `budgets` say now.
         consents = plan.consents
         if budgets is not None:
             # A padded plan's public records asked for nothing, and no budget is looked for.
@@ -308,6 +310,7 @@ class Plan(Numbers):
         """
         planned = self.budget_groups
         groups = budgets.groups
+        # By budgets and counts, not by names; but who is public is public by name.
         fit = planned.same_as(groups) and np.array_equal(
             planned.name == PUBLIC, groups.name == PUBLIC
         )
@@ -445,6 +448,7 @@ class BoundPlan(Plan):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # Read-only: who is where must not change under a plan that was verified.
         index = freeze_array("group_index", self.group_index, np.int64, (len(self.consents),))
         object.__setattr__(self, "group_index", index)
         size = len(self.budget_groups)

@@ -180,6 +180,7 @@ class Stage:
     def _check_times(self, times: AnyArray) -> None:
         """Raise unless `times` are whole numbers that agree with the sampling probabilities."""
         shape = self.clip_norm.shape
+        # Whole by type: times are counted, not measured.
         integral = times.shape == shape and times.dtype.kind in "iu"
         allowed = integral and self.participation is None
         if not (allowed and ((times >= 0) & (times <= self.steps)).all()):
@@ -456,6 +457,7 @@ class Selection:
         scored_runs = set()
         for stage in (own, *self.others):
             run = stage.mechanism(group)
+            # A run that never sees the record tells nothing of it: a composition of nothing.
             scored_runs.add(Composed() if run is None else Composed(run, *score))
         # Sorted, so that equal sets of runs are one mechanism, whichever stage is the plan's own.
         return Selected(tuple(sorted(scored_runs, key=repr)), self.runs)
@@ -509,6 +511,7 @@ class Numbers:
         if not self.stages:
             raise InputError("plan: no stages; give at least one")
         stages = self.stages
+        # Revealed coins or further stages would show more than the best run's output.
         if self.selection is not None:
             if len(stages) > 1 or self.worst_paths is not None:
                 raise InputError("selection: is among runs of one stage, without revealed coins")
@@ -520,6 +523,7 @@ class Numbers:
                     f"stage {number}: arrays of {stage.clip_norm.size} for {size} groups"
                 )
             batch = stage.expected_batch_size
+            # What sums are divided by follows from the rates: no other number may be claimed.
             total = float(stage.chances() @ self.budget_groups.records)
             if not abs(total - batch) <= BATCH_TOLERANCE * batch:
                 raise InputError(

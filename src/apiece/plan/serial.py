@@ -137,6 +137,7 @@ def describe_parameters(plan: Numbers) -> Json:
         "counts": plan.counts,
         "notes": list(plan.notes),
     }
+    # A field with its default is left out, so that it does not enter hashes of plans without it.
     if plan.unit != "record":
         top["unit"] = plan.unit
     if plan.learning_rate is not None:
@@ -189,6 +190,7 @@ def describe_plan(plan: Numbers, measures: Measures) -> Json:
     lists = {
         name: absent if column is None else column.tolist() for name, column in columns.items()
     }
+    # Rows are the groups' own dictionaries, which this fills up.
     for group, extra in zip(data["groups"], _make_rows(lists), strict=True):
         group |= extra
     return data
@@ -362,6 +364,7 @@ def read_plan(data: object) -> tuple[Json, Claims]:
     claims = Claims(
         steps=top.pop("steps"),
         releasable=top.pop("releasable"),
+        # Columns of other names are parameters; these are claims about them.
         **{name: columns.get(name) for name in ("noise_multiplier", *_MEASURES)},
     )
     budgets = BudgetGroups(

@@ -182,6 +182,7 @@ def measure(plan: Numbers, spent: Floats) -> Measures:
     # A curve a group would take too long, and nothing is said of any.
     if size > MEASURED:
         return Measures(spent, None, None, None)
+    # As tuples, by which the risks are cached.
     mechanisms = tuple(plan.mechanism_at(g) for g in range(size))
     baselines = tuple(find_baseline(plan, g) for g in range(size))
     advantage, forward, backward = _compute_risks(mechanisms, baselines)
@@ -269,6 +270,7 @@ def verify(
     else:
         forward = measured.copy()
         unmeasured = (bound < 1) & ((epsilon < groups.epsilon) | (delta < groups.delta))
+    # Only those groups whose baseline is another than the one measured.
     positions = np.flatnonzero(unmeasured).tolist()
     curves = _make_curves([plan.mechanism_at(g) for g in positions])
     baselines = [find_baseline(plan, g, (float(epsilon[g]), float(delta[g]))) for g in positions]
@@ -310,6 +312,7 @@ def compute_spending(plan: Numbers, method: str) -> Floats:
                 method=method,
             )
             return spent
+    # Any other plan: a curve for each distinct mechanism.
     for positions in positions_by_mechanism:
         mechanism = plan.mechanism_at(int(positions[0]))
         spent[positions] = _bound_epsilons(mechanism, method, tuple(delta[positions].tolist()))
@@ -372,6 +375,7 @@ def _compute_spending_by_coin(
     spent = np.zeros(len(plan.budget_groups))
     # A record that joins with a chance of at most δ is covered by δ alone.
     paying = np.flatnonzero((stage.sampling_probability > 0) & (delta < participation))
+    # Groups that differ by their coins alone share the curve of the run.
     runs = np.stack([stage.sampling_probability, stage.clip_norm], axis=1)[paying]
     distinct, inverse = np.unique(runs, axis=0, return_inverse=True)
     for number, (probability, clip_norm) in enumerate(distinct.tolist()):
