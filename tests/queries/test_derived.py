@@ -168,6 +168,7 @@ def test_a_planted_break_is_found(plant: Any, monkeypatch: pytest.MonkeyPatch) -
         ("least(greatest(z, 0), 7)", 0, 7),
         ("CASE WHEN z > 3 THEN x ELSE 20 END", -3, 20),
         ("coalesce(x, 100)", -3, 100),
+        ("least(nullif(coalesce(smoker * 1, 0), 0), x)", -3, 12),
         ("smoker", 0, 1),
         ("smoker * 3", 0, 3),
         ("x > z", 0, 1),

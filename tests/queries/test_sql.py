@@ -368,6 +368,21 @@ def test_arithmetic_is_of_noisy_numbers() -> None:
     assert single.groups[0]["estimate"] == pytest.approx(4, abs=0.1)
 
 
+def test_conditions_that_differ_in_a_late_digit_are_two() -> None:
+    """A condition in an expression is told from another by all digits of its numbers."""
+    schema = Schema({"pay": Numeric(0, 2e6)}, person="id", rows_per_person=1)
+    frame = pd.DataFrame({"id": range(500), "pay": 1234567.25})
+    answer = Session(frame, schema, seed=2).ask(
+        "SELECT sum(CASE WHEN pay > 1234567.125 THEN 1 ELSE 0 END) AS low, "
+        "sum(CASE WHEN pay > 1234567.5 THEN 1 ELSE 0 END) AS high FROM t",
+        epsilon=100.0,
+        delta=1e-6,
+    )
+    statistics = answer.groups[0]["statistics"]
+    assert statistics["low"]["estimate"] == pytest.approx(500, abs=1)
+    assert statistics["high"]["estimate"] == pytest.approx(0, abs=1)
+
+
 def test_the_interval_of_a_ratio_covers() -> None:
     frame = pd.DataFrame(
         {"id": range(600), "x": 4.0, "y": 1.0, "town": "A", "ill": [True, False] * 300}

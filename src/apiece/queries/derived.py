@@ -145,7 +145,7 @@ class View:
         # over nulls. Those listed may be null where no argument is.
         nullable = domain.nullable
         if domain.is_number and function.strict:
-            never_null = name not in ("/", "%", "sqrt", "ln", "log10", "number")
+            never_null = name not in ("/", "%", "sqrt", "ln", "log10", "nullif", "number")
             nullable = any(given.nullable for given in domains) or not never_null
         elif domain.is_number and name in ("least", "greatest"):
             nullable = all(given.nullable for given in domains)
@@ -778,9 +778,7 @@ def write(part: Expression) -> str:
         case Constant(value):
             if isinstance(value, str):
                 return text_literal(value)
-            number = float(value or 0)
-            whole = number.is_integer() and abs(number) < 2**53
-            return str(int(number)) if whole else repr(number)
+            return _write_number(float(value or 0))
         # The text is the column's name and its identity: two expressions that differ must differ in
         # it, so that constants have all of their digits and signs all of their brackets.
         case Call(name, arguments):
@@ -805,6 +803,12 @@ def write(part: Expression) -> str:
             ]
             tail = "" if otherwise == Constant(None, "null") else f" ELSE {write(otherwise)}"
             return f"CASE {' '.join(pieces)}{tail} END"
+
+
+def _write_number(number: float) -> str:
+    """Return a number with all of its digits; a whole one without a point."""
+    is_whole = float(number).is_integer() and abs(number) < 2**53
+    return str(int(number)) if is_whole else repr(number)
 
 
 # Function → the type whose cast it is, as a canonical text shows it.
@@ -839,7 +843,7 @@ def write_condition(part: Condition) -> str:
             return f"{write(left)} {sign} {write(right)}"
         case Compare(column, sign, literals):
             values = ", ".join(
-                text_literal(literal) if isinstance(literal, str) else f"{literal:g}"
+                text_literal(literal) if isinstance(literal, str) else _write_number(literal)
                 for literal in literals
             )
             right_text = f"({values})" if sign == "in" else values
