@@ -257,6 +257,7 @@ class Training:
             raise InputError(
                 "noise_schedule: correlated noise is of one size in all steps; leave it out"
             )
+        # Raises for a separation, bands or buffers that do not fit.
         self.correlated_noise()
 
     def correlated_noise(self) -> Correlated | None:
@@ -266,6 +267,8 @@ class Training:
         schedule = self.learning_rate_schedule
         rates = None
         if schedule is not None:
+            # The noise is shaped for what the optimizer makes of the sums, and so needs the rate of
+            # every step.
             rates = np.array([schedule.at(step) for step in range(self.steps)])
         return Correlated(
             separation=self.separation,
@@ -596,6 +599,8 @@ class Job:
         strategies = (self.training.strategy, *self.compare.strategies)
         order = list(dict.fromkeys(strategies))
         first_seed = self.run.seed + order.index(strategy)
+        # Seeds interleave: strategy s has seed + s, seed + s + m, seed + s + 2m, … for m
+        # strategies, and no two are equal.
         return tuple(first_seed + repeat * len(order) for repeat in range(self.compare.seeds))
 
     def to_dict(self) -> dict[str, Json]:
@@ -613,6 +618,7 @@ def _write_section(section: JobSection) -> Json:
     content = {}
     for name, _ in settings_of(section):
         value = getattr(section, name)
+        # What is left out is not written: a config that is read back has the same defaults.
         if value not in (None, (), {}):
             content[name] = plain(value)
     return content
@@ -648,6 +654,7 @@ def job_from_dict(data: Mapping[str, Any], *, name: str, changes: Mapping[str, A
                 known = [name for name, owner in SECTION_OF.items() if owner == section]
                 raise unknown(f"key in [{section}]", key, known)
             sections[section][key] = value
+    # Options of the command line have no section: names are unique, so that each belongs to one.
     for key, value in changes.items():
         sections[SECTION_OF[key]][key] = value
     if "source" not in sections["data"]:

@@ -157,6 +157,8 @@ def weigh_targets(
     encoded = torch.from_numpy(labels)
     if weights is None:
         return target, encoded
+    # Labels and factors share one tensor, (n, 2), since training hands on one target a record; a
+    # double holds every class and every float exactly.
     columns = [encoded.double().reshape(len(encoded), 1), torch.from_numpy(weights)[:, None]]
     return Weighted(target), torch.cat(columns, dim=1)
 
@@ -252,6 +254,7 @@ def score_records(
     stand in the order of `ids`.
     """
     scores = target.score(model(torch.from_numpy(records.features)), targets)
+    # A faulty row's outputs are NaN, of which neither a class nor an error means anything.
     scores[records.faulty] = 0.0
     if records.person is None:
         return scores
@@ -356,6 +359,7 @@ HEAD: Final = "apiece head on features 1"
 
 def to_bytes(model: TabularModel, form: str = TABULAR) -> bytes:
     """Return the content of `model.pt`, in one of its formats: tensors and plain values only."""
+    # The widths of all layers with weights; the last one is the outputs.
     widths = [int(layer.out_features) for layer in model.network if isinstance(layer, nn.Linear)]
     content = {
         "format": form,
@@ -440,6 +444,8 @@ def read_state(path: Path) -> tuple[State, Json | None]:
     with explain_damage(path):
         content, _, statement = _read_content(path)
         state: State = content["state"]
+        # A network on columns is built, so that its shapes are checked; features of images have no
+        # columns to build by.
         if content["format"] != HEAD:
             load_model(path)
     return state, statement
@@ -484,6 +490,8 @@ def _read_statement(content: Json, target: Categorical | Numeric, path: Path) ->
     statement = None
     if content.get("statement") is not None:
         statement = require_sealed(_json.loads(str(content["statement"]), source), source)
+        # Three things must agree: the statement with its own digest, the weights with the
+        # statement, and all that decides how inputs are read with what the statement says of it.
         weights = weights_digest(content["state"])
         require_same_digest(weights, statement["bound_to"].get("weights"), "weights", source)
         # What decides how inputs are encoded is as much part of the model as its weights.

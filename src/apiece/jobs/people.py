@@ -79,6 +79,7 @@ class Examples:
         starts_person = np.ones(order.size, dtype=bool)
         starts_person[1:] = person[1:] != person[:-1]
         stays = ~self.faulty
+        # The first row of each person stays: a usable one where there is one.
         stays[order[starts_person]] = True
         return self.select(stays)
 

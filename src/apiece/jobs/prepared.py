@@ -67,6 +67,7 @@ class RunFolder:
 
     def read_curve(self, strategy: str, repeat: int) -> dict[int, float]:
         """Return the figures that were logged as "tested" of one model, by step."""
+        # A step that was made again after an interruption was logged twice; the later line counts.
         lines = (self.path / "log.jsonl").read_text(encoding="utf-8").splitlines()
         curve = {}
         for line in lines:
@@ -186,6 +187,7 @@ class Unfinished:
 
         # A folder without its note is no run to be resumed, whatever is left of it.
         self.note.unlink(missing_ok=True)
+        # Keys are overwritten before they are unlinked.
         for path in self.folder.glob("*/key"):
             CheckpointFolder(path.parent).finish()
         shutil.rmtree(self.folder)
@@ -330,6 +332,8 @@ run that was interrupted
 
 def _prepare(job: Job, unfinished: Unfinished, *, resumed: bool) -> Prepared:
     """Return the job with its people and plans, by its method."""
+    # The coins of the split are those of the first start, so that a resumed run has the same
+    # people.
     people = read_people(job, unfinished.coins)
     # A batch size that the job leaves open follows from the groups of budgets.
     job = choose_batch_size(job, people.budgets)

@@ -222,6 +222,8 @@ class Run:
         metrics = _read_json(folder / METRICS)
         run = _make_run(_json.fields(metrics, source, _RUN), source)
         require_same(metrics, run.to_dict(), source)
+        # Then the plan, the job and the statement, each against the run that metrics.json
+        # describes.
         plan = _read_json(folder / PLAN)
         require_same(plan, run.kept.plan.to_dict(), str(folder / PLAN))
         # An estimator has no config.
@@ -401,6 +403,8 @@ def _find_misfits_of(
 
 def require_same(stored: object, computed: object, where: str) -> None:
     """Raise `DataError` where what is stored differs from what was computed anew."""
+    # Objects and lists are compared part by part, so that the message names the part and numbers
+    # may differ in their last digits.
     if isinstance(computed, dict) and isinstance(stored, dict) and computed.keys() == stored.keys():
         for name, value in computed.items():
             require_same(stored[name], value, f"{where}.{name}")
@@ -444,6 +448,7 @@ def _require_bound(run: Run, plan: Json, metrics: Json, folder: Path) -> None:
     if run.estimator is None:
         config = digest_config(_json.read_toml(folder / CONFIG, "config"))
     require_same_digest(config, bound.config, "config.toml", str(folder))
+    # The salt of a release is random and cannot be computed anew.
     if run.seed is not None:
         require_same_digest(bound.salt, choose_salt(run.seed), "the seed", str(folder))
     for name, value in bound.list_digests(plan, metrics).items():

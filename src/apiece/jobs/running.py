@@ -209,12 +209,15 @@ def run(prepared: Prepared, *, out: Path, progress: StepProgress | None = None) 
         charge.release(network.state_dict())
         entry = charge.ledger.head()
         head = f"{entry.number}:{entry.digest}"
+    # The config is read back, so that the digest is that of the stored file.
     config = read_toml(out / CONFIG, "config")
     bound = Bound.of(network.state_dict(), config, job.run.seed, head)
     results = replace(_collect_results(prepared, models, folder), bound=bound)
     statement = statement_of(results)
     declared = prepared.people.declaration
     model = TabularModel(network, declared.features, declared.label, declared.target, statement)
+    # Model and statement come before the metrics: a folder with metrics.json is that of a finished
+    # run.
     folder.write(MODEL, to_bytes(model))
     folder.write(STATEMENT, to_text(statement))
     folder.write(METRICS, results.to_json(indent=2) + "\n")
@@ -259,6 +262,7 @@ def find_withdrawn(ledger: Ledger, ids: AnyArray) -> Mask:
     """Return whose ids (n,) withdrew, or do not permit the ledger's scope now."""
     from apiece.ledger.codec import parse_ids
 
+    # A text that can be no id of the ledger is nobody's account, and nobody who withdrew.
     ledger_ids, is_person = parse_ids(ids.tolist(), ledger.id_kind)
     # An id may stand in many rows, and is asked for once.
     persons, person_of_id = np.unique(ledger_ids, return_inverse=True)
@@ -372,6 +376,7 @@ def search_settings(execution: Execution, candidates: Candidates) -> tuple[Prepa
     people = prepared.people
     charge = execution.charge
     target = make_target(people.declaration.target)
+    # Scored on the people trained on, with noise, or on public rows without.
     rows = people.train.without_faulty() if people.validation is None else people.validation
     targets = target.encode(rows.labels)
     ids = candidates.first.ids
@@ -423,6 +428,8 @@ class SearchJournal:
 
     def write(self, streams: Streams, count: int, best: Best[nn.Sequential] | None) -> None:
         """Store how many runs were made, and the best of them."""
+        # The form of a trainer's checkpoint: the steps of all checkpoints are added up where a run
+        # is resumed, and a search has none of its own.
         state: State = {"step": 0, "finished": False, "done": count, "best": None}
         if best is not None:
             state["best"] = [best.score, best.settings, best.model.state_dict()]
@@ -522,6 +529,7 @@ def train_student(
         **options,  # type: ignore[arg-type]
     )
     network = build_network(features, classes, training.hidden, torch.Generator())
+    # The student comes as one vector, in the order of the network's parameters.
     nn.utils.vector_to_parameters(lesson.student, network.parameters())
     return network, int((lesson.answers >= 0).sum())
 
@@ -543,6 +551,7 @@ def _collect_results(prepared: Prepared, models: Models, folder: RunFolder) -> R
         settings = list_tuned(job.training_of(name), job.pate)
         strategy = Trained(name, plans[name], settings, job.seeds_of(name), (), seconds)
         strategies.append(strategy.with_tests(tests, job.data.unit))
+    # The curve is read from the log, which a resumed run has gone on with.
     curve = folder.read_curve(job.training.strategy, 0)
     tested = Accuracies(None, (), (), (), tuple(sorted(curve.items())))
     if declared.classes:

@@ -201,6 +201,7 @@ class Search:
             if name in self.space:
                 values[name] = _read_values(name, self.space[name])
         object.__setattr__(self, "values", values)
+        # Any default will do for counting combinations.
         plans = len(self.kinds(dict.fromkeys(SETTINGS, 1.0)))
         if plans > _MAX_PLANS:
             raise InputError(
@@ -231,6 +232,7 @@ class Search:
             if isinstance(values, Range):
                 drawn[name] = values.locate(share)
             else:
+                # share is below 1, so that the index is below the length.
                 drawn[name] = values[int(share * len(values))]
         return drawn
 
@@ -334,6 +336,8 @@ class Candidates:
             best: The best of them.
             save: Is called after each run with the number of runs made and the best of them.
         """
+        # The number of runs comes from stream 0 and run r from stream r + 1: a resumed search draws
+        # the same number and the same runs.
         runs = self.search.runs.draw(partial(_draw_uniform, streams.participation(0)))
         for run in range(finished_runs, runs):
             # A run's coins are a stream of its own: they do not move with how often others drew.
@@ -350,6 +354,7 @@ class Candidates:
                 is_scored &= True if counted is None else counted()
                 noise = self.score_noise * float(coins.normal(1)[0])
                 score = float(values[is_scored].sum()) + noise
+            # Of equal scores the earlier stays, whatever was interrupted.
             if best is None or score > best.score:
                 best = Best(score, model, settings)
             save(run + 1, best)

@@ -75,6 +75,7 @@ def settings_of(section: JobSection | type[JobSection]) -> Iterator[tuple[str, S
     """Yield the settings of a section of a job, or of its class, in order, by name."""
     for entry in fields(section):
         kind: Any = entry.type
+        # Kinds of annotation: `T`, `T | None`, `tuple[T, ...]`, and a union of a number and a text.
         arguments = [argument for argument in get_args(kind) if argument is not NoneType]
         repeatable = get_origin(kind) is tuple
         if arguments:

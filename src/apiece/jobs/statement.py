@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 FORMAT: Final = "apiece privacy statement 4"
 # Bytes of a salt, which is written in hexadecimal digits.
 _SALT_BYTES: Final = 16
+# Sentences of a statement and of messages about one.
 _MEANS: Final = (
     "SHA-256 of the weights, and of the plan and of all else in the run folder under a salt that "
     "metrics.json has; they are compared whenever the model or its folder is loaded"
@@ -100,6 +101,8 @@ def choose_salt(seed: int | None) -> str:
     """Return a fresh salt, or that of an experiment's seed."""
     if seed is None:
         return secrets.token_hex(_SALT_BYTES)
+    # Whoever has the seed of an experiment can take its noise off too: there is nothing left to
+    # hide.
     digest = hashlib.sha256(f"apiece salt {seed}".encode())
     return digest.hexdigest()[: 2 * _SALT_BYTES]
 
@@ -159,6 +162,7 @@ UNITS: Final = {
     "record": "one record: a row of the table, with all that it says",
     "person": "one person: all rows of one id, however many",
 }
+# Sentences of each statement: whom it trusts, against whom it holds, and what it covers.
 TRUSTED: Final = (
     "the steward, who holds the data in the clear, makes the plan and runs the training",
     "the machine, its operating system and random generator, and the versions of software below",

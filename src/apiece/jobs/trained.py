@@ -105,6 +105,7 @@ def errors_of(predicted: Floats, truth: Floats, unit: Integers) -> Errors | None
     if not np.isfinite(predicted).all():
         return None
     absolute = np.abs(predicted - truth)
+    # r² = 1 − Σ squared / Σ centred.
     squared = (predicted - truth) ** 2
     mean = float(absolute.mean())
     r2 = float(1 - squared.sum() / centred.sum())
@@ -400,6 +401,8 @@ class Trained:
     test_errors: tuple[Errors, ...] = ()
 
     def __post_init__(self) -> None:
+        # What is stored and shown is public: a plan that is bound knows whose record is in which
+        # group.
         object.__setattr__(self, "plan", self.plan.public())
 
     def with_tests(self, tests: Sequence[Predictions | Errors | None], unit: str) -> Self:
@@ -484,6 +487,7 @@ class Release:
     def fit(self) -> str:
         """The verdict on the run: "no" where one check is, else "decide" where one is, or "yes"."""
         verdicts = {check.verdict for check in self.checks}
+        # The worst verdict is that of the whole.
         return next(verdict for verdict in (NO, DECIDE, YES) if verdict in verdicts)
 
     def to_dict(self) -> Json:

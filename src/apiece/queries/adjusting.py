@@ -80,6 +80,7 @@ def round_estimate(estimate: float, low: float, high: float) -> list[float]:
     half = (high - low) / 2
     if not 0 < half < math.inf:
         return [estimate, low, high]
+    # The second digit of the half width is the last that is shown.
     digits = 1 - math.floor(math.log10(half))
     step = 10.0**-digits
     return [
@@ -103,6 +104,8 @@ def make_consistent(answers: Sequence[tuple[str, list[Json]]]) -> list[list[Json
     """
     _, finest = max(answers, key=lambda answer: len(answer[1]))
     cells = [labels_of(group) for group in finest]
+    # One equation for each number of each answer: the sum of the finest groups that are in its
+    # group is the number, both multiplied by 1 over the half width of its interval.
     rows: list[Floats] = []
     targets: list[float] = []
     for query, numbers in answers:

@@ -104,6 +104,7 @@ class Declarations:
             )
         if self.decimal not in (".", ","):
             raise InputError(f"decimal = {self.decimal!r}: must be '.' or ','")
+        # A frozen instance sets its checked fields past its own guard.
         set_field = object.__setattr__
         set_field(self, "bounds", bounds)
         set_field(self, "groups", groups)
@@ -145,6 +146,8 @@ class Declarations:
         formats: dict[str, str] = {}
         periods: dict[str, tuple[int, int]] = {}
         group_bounds: dict[str, tuple[str, GroupBounds]] = {}
+        # The columns of a lookup table are as if they were the people's, and one more of it says
+        # whether a row's key is there.
         columns = dict(schema.columns)
         for name, lookup in schema.lookups.items():
             columns |= {**lookup.columns, flag_of(name, lookup): Boolean()}
@@ -199,6 +202,7 @@ class Declarations:
             keys = lookup.cells[lookup.key]
             declared = self.lookup_keys(lookup)
             for number, key in enumerate(keys):
+                # The first declared value that equals a key must be that key itself.
                 if declared.position(key) != number:
                     raise InputError(
                         f"lookup {name}: key {key!r} is no value of the kind of {lookup.on!r}, or "
@@ -211,6 +215,7 @@ class Declarations:
         Args:
             lookup: One of `lookups`.
         """
+        # Cells and keys are compared by the kind of the people's column.
         kind = self.kinds.get(lookup.on)
         if kind is None and lookup.on in self.bounds:
             kind = "numeric"
@@ -393,6 +398,8 @@ class Declarations:
     @property
     def readings(self) -> tuple[tuple[str, str], ...]:
         """Every (column, kind) that a query can ask for."""
+        # A column with bounds and a kind of its own is read twice: by its kind for conditions, and
+        # as a number.
         pairs = [(column, self.kind_of(column)) for column in self.columns]
         pairs += [(column, "numeric") for column in self.bounds]
         return tuple(dict.fromkeys(pairs))
@@ -427,6 +434,7 @@ def _read_period(column: Date) -> tuple[int, int]:
     last = moment_of(column.upper)
     assert first is not None
     assert last is not None
+    # Up to the last microsecond of the last day.
     return first, last + _DAY - 1
 
 

@@ -51,12 +51,15 @@ class Discovery:
                 "single person; give a delta, such as 1e-6"
             )
         slack = delta * SLACK_SHARE
+        # μ² of the Gaussian that has what the slack leaves of (ε, δ).
         mu = math.sqrt(float(gaussian_budget(epsilon, delta, slack))) * (1 - SLACK)
         if not mu > 2.0**-BITS:
             raise InputError(f"epsilon = {epsilon:g}: too small; give a larger one")
         scale = 1 / mu
         if not scale > 2.0**-20:
             raise InputError(f"epsilon = {epsilon:g}: gives no privacy; give a smaller one")
+        # Someone with k values of their own has k chances, each at a weight of 1/√k: the threshold
+        # must do for every k.
         threshold = max(_find_threshold(k, scale, slack) for k in range(1, values + 1))
         steps = math.ceil(threshold * (1 + SLACK) / math.ldexp(scale, -BITS)) + 1
         return cls(values, scale, steps)
@@ -88,6 +91,7 @@ class Discovery:
         losses = []
         slacks = []
         for count, added in zip(kinds.tolist(), steps_of_kinds.tolist(), strict=True):
+            # The ℓ2 norm of `count` equal parts over σ, which is 2^BITS steps.
             mu = math.sqrt(count) * added / 2.0**BITS
             losses.append(mu * mu * (1 + SLACK))
             # The noise is rounded to the grid, so half a step less is exceeded as well.

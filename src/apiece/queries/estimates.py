@@ -89,6 +89,7 @@ def _bootstrap(question: Question, sums: Floats, stddev: float) -> list[Json]:
     """Return estimates with intervals from the noise drawn again around the noisy sums."""
     # The draws describe an interval, they hide nothing: their seed is fixed.
     generator = np.random.default_rng(0)
+    # (draws, sums): each row is what the noisy sums could have been.
     draws = sums + generator.normal(0, stddev, (DRAWS, sums.size))
     solvers = {"regression": _solve_regression, "correlation": _solve_correlation}
     solve = solvers.get(question.query.aggregate, _solve_moment)
@@ -138,10 +139,13 @@ def _solve_regression(question: Question, sums: Floats, stddev: float) -> Floats
     """Return the least-squares coefficients of each row of sums, the intercept first."""
     # names: "" stands for the constant 1, the response comes next, then the regressors.
     names = ["", *question.query.columns]
+    # (rows, names, names): the sums of all products of two names.
     moments = sums[:, _locate_moments(question, names)]
     regressors = [0, *range(2, len(names))]
     # Eigenvalues are raised to the noise's size: a direction that the noise hides gets a slope
     # near 0 instead of one that the noise has made.
+    # (rows, p, p), and the solution by its eigenvectors V: V·diag(1/values)·Vᵀ·(sums of regressor
+    # times response).
     gram = moments[:, regressors][:, :, regressors]
     values, vectors = np.linalg.eigh(gram)
     values = np.maximum(values, max(stddev, 1.0))

@@ -68,6 +68,7 @@ def forecast_width(part: Part, rows: int) -> Width:
     if aggregate == "histogram":
         answer = answer["bins"][0]
     if aggregate == "regression":
+        # Of several numbers, the widest.
         answer = max(answer["coefficients"].values(), key=_margin_of)
     return Width(_margin_of(answer), None if aggregate in EXACT else rows)
 
@@ -98,6 +99,8 @@ def _forecast_quantile(part: Part, rows: int) -> float:
     (measure,) = question.measures
     draws = count_draws(question.query)
     level = question.query.numbers[0]
+    # Made-up rows are even between the bounds: a share of the rows is as large a share of the
+    # range.
     margin = rank_margin(grid, level, part.epsilon / draws, question.rows, CONFIDENCE)
     width = measure.high - measure.low
     return min(margin / rows, 1.0) * width
@@ -157,6 +160,8 @@ def find_least_epsilon(
 
     low = _LEAST
     high = _LEAST
+    # Widths fall as ε rises: first a factor of 4 at a time until one is enough, then by halves of
+    # the logarithm between the last two.
     while high < _MOST and not _try(is_enough, high):
         low = high
         high *= 4

@@ -36,6 +36,7 @@ from apiece.queries.expressions import (
 
 T = TypeVar("T")
 # Levels of quantiles in one query, at most.
+# A full tree of five draws.
 LEVELS: Final = 31
 # Depth to which conditions may be nested.
 DEPTH: Final = 50
@@ -54,6 +55,7 @@ class _Arguments(NamedTuple):
     most_numbers: int = 0
 
 
+# Name of an aggregate → what it takes.
 _AGGREGATES: Final = {
     "count": _Arguments(0, 1),
     "sum": _Arguments(1, 1),
@@ -66,6 +68,7 @@ _AGGREGATES: Final = {
     "interval": _Arguments(1, 1, 1, 1),
     "regression": _Arguments(2, 20),
 }
+# One alternative a kind of token, after blanks; longer signs stand before their beginnings.
 _TOKEN: Final = re.compile(
     r"""\s*(?:(?P<number>[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)
     |(?P<text>'(?:[^']|'')*')
@@ -157,6 +160,7 @@ class _Parser:
         if values:
             fits = word in values
         else:
+            # A quoted name keeps its quotes here, so that it is never one of the words.
             fits = kind != "name" or word not in _WORDS
         if token.kind != kind or not fits:
             return None
@@ -261,6 +265,8 @@ class _Parser:
 
     def parse_term(self) -> Condition:
         negated = self.take("name", "not") is not None
+        # Only brackets and negations nest: chains of and and or are loops, so that the depth is
+        # bounded by these alone.
         if not (negated or self.take("sign", "(")):
             return self.parse_comparison()
         self.depth += 1

@@ -42,10 +42,12 @@ class Join:
         cells = reading.unpack_cells(columns, self.on, declarations)
         found = sources.locate_declared(cells, self.keys)
         positions = pa.concat_arrays(found.chunks) if found.num_chunks else pa.array([], pa.int64())
+        # A null position takes a null cell.
         joined = {
             column: pa.chunked_array([public.take(positions)])
             for column, public in self.cells.items()
         }
+        # True or null, and never false: whether a row has a partner is asked by IS NULL.
         is_found = pc.if_else(pc.is_valid(positions), True, pa.scalar(None, pa.bool_()))
         return {**joined, self.flag: pa.chunked_array([is_found])}
 

@@ -68,6 +68,7 @@ def find_mistakes(
         queries = [settle_query(query, declarations) for query in statement.queries]
     except InputError as error:
         mistakes.append(error)
+        # A question that stops being one still shows what of it has to be declared.
         beginning = None if is_sql(text) else _parse_beginning(text)
         if beginning is not None:
             queries = [beginning]
@@ -82,6 +83,7 @@ def find_mistakes(
     mistakes += undeclared
     for query in queries:
         mistakes += _find_unfit_literals(query, declarations)
+        # What is derived has bounds and groups only where its columns are declared.
         if query.is_sql and not undeclared:
             mistakes += _find_unfit_values(query, declarations)
     # What several statistics have in common is said once.
@@ -214,6 +216,7 @@ class _Gaps:
         kinds: dict[str, str] = {}
         for query in queries:
             _add_gaps(query, declarations, bounds, groups, kinds)
+        # Bounds or groups say the kind too.
         declared = {*declarations.columns, *bounds, *groups}
         return cls(
             person=not declarations.person,
@@ -234,6 +237,7 @@ def _add_gaps(
     """Add the columns that a query needs bounds, groups or a kind of."""
     plain = [name for name in query.columns if name not in query.derived]
     booleans = [name for name in (*plain, *query.by) if declarations.kinds.get(name) == "boolean"]
+    # In SQL a boolean needs neither bounds nor groups.
     is_bare = query.is_sql
     if query.aggregate == "count":
         kinds |= dict.fromkeys(plain, "text")
@@ -260,6 +264,7 @@ def _add_gaps(
         kinds[leaf.column] = _guess_kind(leaf)
     for expression in query.derived.values():
         for column, kind in _guess_kinds(expression, "text"):
+            # A number that is calculated with needs bounds, or nothing that follows has some.
             if kind == "numeric" and column not in declarations.columns:
                 bounds[column] = None
             else:

@@ -37,6 +37,8 @@ class _Uniform:
     __slots__ = ("_later_words", "_next_word", "first")
 
     def __init__(self, next_word: Words, first: int | None = None) -> None:
+        # The first word decides nearly all comparisons; later ones are drawn when they are needed,
+        # and kept.
         self._next_word = next_word
         self.first = next_word() if first is None else first
         self._later_words: list[int] = []
@@ -77,6 +79,8 @@ def _pool_words(bits: Bits) -> Words:
 
 def _draw_below(limit: int, next_word: Words) -> int:
     """Return a uniform integer in [0, limit), with limit at most 2^WORD."""
+    # The highest bits of a word, as many as the limit needs: fewer than half of the values are
+    # rejected.
     shift = WORD - max((limit - 1).bit_length(), 1)
     while (value := next_word() >> shift) >= limit:
         pass
@@ -119,6 +123,8 @@ def _accept_fraction(k: int, x: _Uniform, next_word: Words) -> bool:
         z = _Uniform(next_word, first)
         if first == y.first and not z < y:
             return even
+        # Of 2k + 2 equal chances the first 2k go on, one goes on with probability x, and one ends
+        # the run.
         part = _draw_below(2 * k + 2, next_word)
         is_last = part == 2 * k + 1
         if is_last or (part == 2 * k and not _Uniform(next_word) < x):
@@ -131,6 +137,9 @@ def _draw_normal(next_word: Words) -> tuple[bool, int, _Uniform]:
     """Return the sign, whole part and fraction of an exact standard normal deviate."""
     # Source: Karney 2016, Sampling exactly from the normal distribution, Algorithm N.
     while True:
+        # The heads before the first tail make exp(−k/2), the coins after them exp(−k²/2). The
+        # fraction is accepted with exp(−x(2k + x)/2), in k + 1 equal factors: together exp(−(k +
+        # x)²/2).
         k = 0
         while _flip_exp_minus_half(next_word):
             k += 1
@@ -169,6 +178,7 @@ def _draw_laplace(next_word: Words) -> tuple[bool, int, _Uniform]:
 
 def _round_to_grid(negative: bool, units: int, fraction: _Uniform) -> int:
     """Return the nearest whole number of grid steps; a tie has probability 0."""
+    # The grid needs BITS digits and one more to round by, all of them in the first word.
     word = fraction.first
     steps = (units << BITS) + (word >> (WORD - BITS))
     # The first digit beyond the grid rounds up.

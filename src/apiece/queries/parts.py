@@ -116,6 +116,8 @@ def make_parts(
         if question.grid is not None or not delta:
             return (_make_pure(question, epsilon, epsilon, delta),)
         return (_make_gaussian(question, mu, epsilon, delta),)
+    # The shares add up to a little less than 1, so that roundings never make the parts cost more
+    # than the whole. With δ they divide μ², else ε.
     weights = list(shares) if shares else [_weigh(question, delta) for question in questions]
     total = math.fsum(weights)
     parts = []
@@ -148,6 +150,8 @@ def _weigh(question: Question, delta: float) -> float:
     if question.grid is not None:
         draws = count_draws(question.query)
         return float(question.rows * draws if not delta else question.rows**2 * draws)
+    # A sum's noise is its norm over its μ, or its ε: it is the same for all sums where shares of μ²
+    # are as their squared norms, and shares of ε as their norms.
     norm, _ = question.sensitivity(2 if delta else 1)
     return norm**2 if delta else norm
 
@@ -158,6 +162,8 @@ def _find_range(mu: float, draws: int) -> float:
     # A pure ε costs μ = −2Φ⁻¹(1/(1 + e^ε)), and a range of η what ε = η/2 costs.
     half = float(log_ndtr(each / 2) - log_ndtr(-each / 2))
     eta = 2 * half * (1 - SLACK)
+    # The formula is the inverse but for roundings; the loop makes sure, by the function that
+    # charges.
     while float(gaussian_of_bounded_range(eta)) > each:
         eta *= 1 - 2.0**-20
     return eta * draws

@@ -54,6 +54,7 @@ def present_groups(
 def _name_parts(statement: Statement, labels: Json, estimates: Sequence[Json]) -> Json:
     """Return a group with its labels and its numbers, by name if there are several."""
     named = {statement.group_labels.get(name, name): value for name, value in labels.items()}
+    # A single number stands beside the labels of its group; several go by their names.
     if statement.formulas is None and len(estimates) == 1:
         return named | estimates[0]
     if statement.formulas is None:
@@ -79,6 +80,8 @@ def _calculate(formula: Formula, estimates: Sequence[Json]) -> Json:
     for estimate in estimates:
         value = float(estimate.get("estimate", math.nan))
         low, high = estimate.get("interval", (value, value))
+        # The deviation of a normal whose interval has this width. The first entry is the released
+        # number itself, the others are draws around it.
         deviation = (high - low) / 2 / NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
         draws.append(value + deviation * np.append(0.0, generator.normal(size=DRAWS)))
     values = _evaluate(formula, draws)
@@ -116,6 +119,7 @@ def _estimate_of(group: Json, label: str) -> float:
     estimates = group["statistics"][label] if "statistics" in group else group
     if "estimate" in estimates:
         value = estimates["estimate"]
+        # A ratio without a number comes last in descending order, and is above no limit.
         return -math.inf if value is None else float(value)
     parts = estimates.get("bins") or list(estimates.get("quantiles", {}).values())
     return float(parts[0]["estimate"])

@@ -72,6 +72,7 @@ class Piece(NamedTuple):
 
     def overlap(self, low: int, high: int) -> tuple[int, int]:
         """Return the lowest multiple from `low` to `high`, in steps, and how many there are."""
+        # Rounded up to a multiple from the lower end, and down from the upper one.
         start = -(-max(low, self.low) // self.step)
         count = max(min(high, self.high) // self.step - start + 1, 0)
         return start, count
@@ -92,6 +93,8 @@ class Grid:
         limit = max(POINTS // groups, 10)
         lower = decimal.Decimal(repr(float(low)))
         upper = decimal.Decimal(repr(float(high)))
+        # This exponent is too fine by one or just fine enough; the loop makes the grid coarser
+        # until it is small enough.
         exponent = math.floor(math.log10((high - low) / limit))
         while True:
             step = decimal.Decimal(1).scaleb(exponent)
@@ -106,11 +109,14 @@ class Grid:
     def from_points(cls, origin: int, size: int, exponent: int, *, log: bool = False) -> Grid:
         """Return the grid of `size` multiples of 10^exponent from `origin` on, with its prior."""
         end = origin + size - 1
+        # Steps 1, 10, 100, … as long as a hundred of their multiples lie on the grid.
         digits = len(str(_COARSEST)) - 1
         steps = [10**k for k in range(max(len(str(size)) - digits, 1))]
         # The finest grid has three times what all coarser ones have together.
         finest = 3 * max(len(steps) - 1, 1)
         windows = [(step, origin, end, finest if step == 1 else 1) for step in steps]
+        # For each step a window of its first multiples around 0: numbers of up to three digits
+        # weigh more there.
         if log:
             for step in steps:
                 reach = step * DIGITS
@@ -119,6 +125,7 @@ class Grid:
         for step, low, high, weight in windows:
             _, count = Piece(step, low, high, 0).overlap(low, high)
             if count:
+                # A piece shares its weight among its multiples, in whole units, rounded down.
                 pieces.append(Piece(step, low, high, (weight << _PRIOR_BITS) // count))
         return cls(origin, size, exponent, tuple(pieces))
 
@@ -144,6 +151,8 @@ class Grid:
         """Return the point of those from `low` to `high` in which a cumulative weight falls."""
         for piece in self.pieces:
             start, count = piece.overlap(low + self.origin, high + self.origin)
+            # A point may lie in several pieces. Taken one after the other, they give it the sum of
+            # its shares.
             if weight < piece.share * count:
                 return (start + weight // piece.share) * piece.step - self.origin
             weight -= piece.share * count
@@ -229,6 +238,8 @@ def yield_stretches(segment: Segment, target: int, limit: int, slices: int) -> I
     high[1::2] = segment.points
     rank_low[1::2] = ranks[:-1]
     rank_high[1::2] = ranks[1:]
+    # How far the target lies outside of the ranks that a run covers. It falls towards the target
+    # and rises behind it, so that what is near is one range of runs.
     missed = np.maximum(np.maximum(rank_low - target, target - rank_high), 0)
     near = np.flatnonzero(missed < limit)
     begin = int(near[0])
@@ -238,6 +249,7 @@ def yield_stretches(segment: Segment, target: int, limit: int, slices: int) -> I
     for run in range(begin, end + 1):
         ends = int(low[run]), int(high[run])
         rows = int(rank_high[run] - rank_low[run]) >> LEVEL_BITS
+        # A leaf of the tree needs no slices: nothing is divided there.
         if slices > 1 and rows:
             yield from _yield_slices(ends, rows, target - int(rank_low[run]), limit, slices)
         elif ends[0] <= ends[1]:
@@ -291,6 +303,7 @@ class Law:
         cls, grid: Grid, segment: Segment, target: int, rate: decimal.Decimal, slices: int = 1
     ) -> Law:
         """Return the law of a quantile whose rank is `target`; a miss of one weighs e^−rate."""
+        # Beyond this miss a weight is e^−100, however far the outcome is.
         limit = int(_EXACT.divide(decimal.Decimal(FURTHEST), rate)) + 1
         stretches = list(yield_stretches(segment, target, limit, slices))
         decays = compute_decays([stretch.missed for stretch in stretches], rate)
@@ -303,6 +316,8 @@ class Law:
     def draw(self, bits: Bits) -> tuple[int, int]:
         """Return a point and a slice of it, drawn exactly in proportion to their weights."""
         ends = list(accumulate(self.weights))
+        # Uniform numbers of as many bits as the sum has, until one is below it: one or two tries on
+        # average.
         width = ends[-1].bit_length()
         while (weight := bits(width)) >= ends[-1]:
             pass
@@ -349,6 +364,7 @@ def compute_rate(level: float, eta: float, rows: int) -> decimal.Decimal:
 
     `eta` is the range of the loss of whoever brings all of `rows`, in this draw.
     """
+    # rate = η/(2Δ), with Δ = r·max(q, 1 − q) in the unit of the misses.
     quantized = quantize_level(level)
     twice_sensitivity = 2 * rows * max(quantized, 2**LEVEL_BITS - quantized)
     available = _EXACT.subtract(decimal.Decimal(eta), ROUNDED)
@@ -376,6 +392,8 @@ def draw_quantiles(
         if begin == end:
             return
         middle = (begin + end) // 2
+        # Within the rows between two quantiles, the level is its share of the way from one to the
+        # other.
         level = (levels[middle] - low) / (high - low)
         target = quantize_level(level) * segment.rows
         is_leaf = end - begin == 1

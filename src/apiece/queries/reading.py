@@ -34,6 +34,7 @@ Fault: TypeAlias = tuple[str, str]
 # The fault of cells that lie outside their bounds.
 _BEYOND: Final = "beyond"
 # Characters of an id, at most.
+# Longer texts are no ids but content.
 ID_LENGTH: Final = 128
 # Settings of a database that loads no code.
 _LOCKED: Final = {
@@ -76,6 +77,8 @@ def _cell_sql(name: str, kind: str, column: pa.ChunkedArray, decimal: str) -> st
     """Return SQL for a stored cell as a value of its kind, or NULL where it is none."""
     import pyarrow as pa
 
+    # Booleans are the doubles 1 and 0. What is stored as a number is one already; all else comes as
+    # text.
     if kind in _OF_DOUBLE:
         number = name
         if not pa.types.is_floating(column.type):
@@ -215,6 +218,7 @@ def _remove_markers(
     markers = declarations.missing.get(column)
     if not markers:
         return cells
+    # A marker is found as a declared value is: -99 is also -99.0, in whatever container.
     positions = sources.locate_declared(cells, Declared(markers, decimal=declarations.decimal))
     return pc.if_else(pc.is_valid(positions), pa.scalar(None, cells.type), cells)
 
@@ -286,6 +290,8 @@ def read_cells(
     """
     import pyarrow as pa
 
+    # Every cell becomes its value or NULL by an expression that cannot fail, whatever the row
+    # holds.
     readings = [f"{_OF_TEXT['person'].replace('@', 'person')} AS person"]
     for name, (_, kind) in list_cells(declarations).items():
         cell = _cell_sql(name, kind, columns[name], declarations.decimal)
@@ -330,6 +336,7 @@ def _make_room(process: int) -> Path:
     )
 
     def remove_room() -> None:
+        # A forked child inherits this handler, and must not take its parent's rows.
         if os.getpid() == process:
             shutil.rmtree(room, ignore_errors=True)
             remover.kill()

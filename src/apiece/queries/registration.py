@@ -118,6 +118,8 @@ class Registration:
             number: Of the entry.
             answer: The answer, whose parts an entry has in another order.
         """
+        # The entry is noted by its digest, and read back from the ledger when it is told: the index
+        # itself has no answer.
         body = _read_entry(url, number)
         # Another database is asked itself.
         if body is None:
@@ -142,6 +144,8 @@ class Registration:
             lines = (self.folder / _RECORDED).read_text().splitlines()[1:]
         except (OSError, ValueError):
             return None
+        # The newest first. A line that is torn or edited is passed over: at worst the ledger is
+        # asked itself.
         for line in reversed(lines):
             try:
                 noted = json.loads(line)
@@ -185,6 +189,7 @@ def name_question(
     share: float | None = None,
 ) -> str:
     """Return the name under which a question is asked that has none: a digest of all it says."""
+    # A share came later than the other parts: a name without one is as it is without this part.
     asked: list[object] = [query.strip(), terms, fingerprint, epsilon, delta, split]
     if share is not None:
         asked.append(share)

@@ -87,11 +87,13 @@ def unpack_column(column: pa.ChunkedArray | pa.Array, *, exact: bool = False) ->
         words = kind.value_type
         # Arrow takes no items out of a dictionary of string views.
         wide = pa.large_string() if is_text(words) else words
+        # Each chunk may have a dictionary of its own.
         chunks = [chunk.dictionary.cast(wide).take(chunk.indices) for chunk in column.chunks]
         return unpack_column(pa.chunked_array(chunks, wide), exact=exact)
     if pa.types.is_null(kind):
         return pa.chunked_array([pa.nulls(len(column), pa.large_string())])
     if is_text(kind):
+        # What is not UTF-8 goes first: the functions that follow may fail on it.
         cells = _remove_undecodable(column.cast(pa.large_string()))
         if not exact:
             cells = pc.utf8_normalize(pc.utf8_trim(cells, _BLANKS), form="NFC")
@@ -124,6 +126,8 @@ def convert_to_numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return pa.chunked_array([doubles])
     is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
     if is_number or pa.types.is_boolean(kind):
+        # Whole numbers beyond 2^53 become the nearest double; a checked cast would fail on such a
+        # row.
         return column.cast(pa.float64(), safe=False)
     return convert_to_texts(column)
 
@@ -196,6 +200,7 @@ def convert_to_declared_texts(cells: pa.ChunkedArray, declared: Declared) -> pa.
         distinct = pc.dictionary_encode(cells).unify_dictionaries()
         if not distinct.num_chunks:
             return cells
+        # After unifying, every chunk has the same dictionary.
         spellings = distinct.chunk(0).dictionary.to_pylist()
         compared = pa.array([declared.text(spelling) for spelling in spellings], pa.large_string())
         taken = pa.chunked_array([compared.take(chunk.indices) for chunk in distinct.chunks])
@@ -305,6 +310,7 @@ def _remove_undecodable(column: pa.ChunkedArray) -> pa.ChunkedArray:
     import pyarrow as pa
 
     try:
+        # Arrow takes any bytes for text; a full validation looks whether they are UTF-8.
         column.validate(full=True)
         return column
     except pa.ArrowInvalid:
@@ -354,6 +360,7 @@ def read_source(
             "rows"
         )
     with open_file(path) as file:
+        # Hashed, rewound and read, all from one open file: its name may lead elsewhere by then.
         state = read_state(file)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         file.seek(0)
@@ -453,6 +460,7 @@ def _read_csv(
     lines: Lines = unpacked if is_utf8 else Recoded(unpacked, dialect.encoding)
     separator = dialect.separator_of(path)
     try:
+        # Empty lines before the header are none of the table's.
         header = lines.readline()
         while header and not header.strip():
             header = lines.readline()
@@ -476,6 +484,7 @@ def _join_batches(
     """Yield columns of at least so many rows each, but for the last; at least once."""
     import pyarrow as pa
 
+    # Batches of a file may be small, and each part costs a statement of the database.
     pending: list[pa.RecordBatch] = []
     has_yielded = False
     for batch in batches:
@@ -522,6 +531,8 @@ def _read_frame(frame: pd.DataFrame, wanted: Sequence[str]) -> Columns:
         column = frame[name]
         if isinstance(column.dtype, pd.CategoricalDtype):
             column = column.astype(object)
+        # Cells of any Python types become texts one by one: pandas would guess one type from all
+        # rows.
         if column.dtype == object or isinstance(column.dtype, pd.StringDtype):
             columns[name] = write_texts(column.tolist())
             continue

@@ -89,6 +89,8 @@ class SparkContributions:
 
     def norms(self, power: int) -> tuple[scan.Texts, Floats]:
         """Return every contributing person's id and ℓ1 or ℓ2 norm in grid steps, rounded up."""
+        # The norms and then the sums are read from it: computed once, kept until the question is
+        # answered.
         self.rows.persist()
         sql = scan.powers_sql(self.width, power, SPARK)
         powers = self.spark.sql(f"SELECT * FROM ({sql}) AS powers ORDER BY person").toArrow()
@@ -159,6 +161,7 @@ def register_on_spark(
                 f"source {sources.shorten_name(source)}: not the table with this fingerprint; give "
                 "that"
             )
+        # All refusals that need no row come before anything of the rows goes to a disk.
         folder = Path(workspace) / f"apiece-{uuid.uuid4()}"
         folder.mkdir(mode=0o700)
         faults = folder / "faults"
@@ -166,6 +169,7 @@ def register_on_spark(
         _freeze_rows(spark, parts, declarations, folder / "rows", faults)
         frozen = spark.read.parquet(str(folder / "rows"))
         identified = frozen.count()
+        # Everybody has one first row.
         people = frozen.where("place = 1").count()
     reading.report_faults(_read_faults(faults), log)
     if identified < rows:
@@ -260,6 +264,7 @@ def _hash_files(spark: SparkSession, parts: Sequence[Part]) -> str:
         with Path(path).open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
+    # The workers read the files, side by side; only digests come back.
     digests = spark.sparkContext.parallelize(files, len(files)).map(hash_file).collect()
     if len(files) == 1:
         return str(digests[0])
@@ -284,6 +289,7 @@ def _freeze_rows(
         "file STRING, size BIGINT, time BIGINT, part INT",
     )
     read_parts = _make_reader(declarations, faults)
+    # A task is a row group, whose reading depends on no other.
     cells = tasks.mapInArrow(read_parts, f"person STRING, {declared}, tie BIGINT")
     # Views are shared by all who use the session: this one has a name that nobody has.
     view = f"cells_{uuid.uuid4().hex}"

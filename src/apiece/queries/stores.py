@@ -92,11 +92,14 @@ def read_folder(
     states = []
     for path in files:
         with path.open("rb") as file:
+            # The state is taken before the digest, and compared after the last row: all that is
+            # read lies between.
             states.append(sources.read_state(file))
             digests.append(hashlib.file_digest(file, "sha256").hexdigest())
     digest = digests[0]
     if len(files) > 1:
         names = [path.relative_to(folder).as_posix() for path in files]
+        # As `sha256sum` prints them, so that anybody can compute it.
         lines = [f"{own}  {name}\n" for own, name in zip(digests, names, strict=True)]
         digest = hashlib.sha256("".join(lines).encode()).hexdigest()
     keys = _check_keys(folder, files, wanted)
@@ -131,6 +134,7 @@ def _keys_of(folder: Path, path: Path) -> dict[str, str | None]:
 
 def _check_keys(folder: Path, files: Sequence[Path], wanted: Sequence[str]) -> list[str]:
     """Return the wanted columns that are in folders' names, the same for every file."""
+    # Names and order of the keys; their values are what differs.
     layouts = {tuple(_keys_of(folder, path)) for path in files}
     if len(layouts) > 1:
         raise DataError(
@@ -174,6 +178,7 @@ def _read_files(
                 f"source {sources.shorten_name(folder)}: a column is in the files and in folders' "
                 "names; leave it out of one of them"
             )
+        # A file without rows still says what its columns are.
         for number in range(max(parquet.num_row_groups, 1)):
             if parquet.num_row_groups:
                 table = parquet.read_row_group(number, columns=stored)
@@ -200,12 +205,14 @@ def read_database(
     with sources.open_file(path) as file:
         state = sources.read_state(file)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
+        # Rows of a write-ahead log are not in the file, and would be missing from its digest.
         journal = path.with_name(f"{path.name}-wal")
         if journal.exists() and journal.stat().st_size:
             raise DataError(
                 f"source {sources.shorten_name(path)}: another program writes to it; close that "
                 "program, so that the file holds all rows"
             )
+        # One file has many tables, each of which is a source of its own.
         both = hashlib.sha256(f"{digest}  {table}\n".encode()).hexdigest()
         read = _read_duckdb if engine == "duckdb" else _read_sqlite
         yield read(path, table, wanted, log), both
@@ -262,6 +269,7 @@ def _read_duckdb(path: Path, table: str, wanted: Sequence[str], log: Log) -> Ite
         log(f"source {sources.shorten_name(path)}: {error}")
         raise _refuse_table(path, table) from None
     with closing(database):
+        # A view of the file could read other files.
         database.execute("SET enable_external_access = false")
         database.execute("SET lock_configuration = true")
         found = database.execute(
@@ -315,6 +323,8 @@ def read_server(
             "connection; the reason is in the steward's log"
         ) from None
     with closing(connection):
+        # All parts are read from one snapshot; and no setting of the server changes how a moment is
+        # written.
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.read_only = True
         connection.execute("SET LOCAL TimeZone = 'UTC'")
@@ -346,6 +356,7 @@ def _read_postgresql(
         )
     sources.require_names(source, list(types), wanted)
     cells = [_cell_of(source, column, types[column]) for column in wanted]
+    # By the bytes of the texts, since a server's own order depends on its language.
     order = ", ".join(f'{_quote_name(column)}::text COLLATE "C"' for column in wanted)
     quoted = f"{_quote_name(schema)}." if schema else ""
     size = max(1, sources.CELLS // len(wanted))
@@ -407,6 +418,7 @@ def read_workbook(
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         file.seek(0)
         try:
+            # Without formulas: the values that the program which wrote the file has computed.
             workbook = openpyxl.load_workbook(file, read_only=True, data_only=True)
         # Any error of the reader's may quote a cell.
         except Exception as error:

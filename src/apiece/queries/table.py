@@ -42,10 +42,12 @@ if TYPE_CHECKING:
 # Bytes of rows that are held in memory by default.
 _MEMORY: Final = 4 * 2**30
 # Rows of contributions that are taken from the database at a time.
+# An Arrow batch of ids and two numbers is then some tens of MB.
 _BATCH: Final = 2**20
 # The file of a registered table's rows, which is never replaced.
 _ROWS: Final = _files.Kind("rows of a registered table", (".duckdb",), private=True)
 # Cells that are counted in memory, at most.
+# An array of 64-bit counts takes 128 MiB then.
 _DENSE: Final = 2**24
 # Bytes that are copied at a time.
 _COPIED: Final = 2**24
@@ -96,6 +98,8 @@ class Table:
             question: A query that was resolved against this table's declarations.
             grid: A step, in units of the features.
         """
+        # The SQL is written here and run when a number is asked for: what it makes lives and dies
+        # with this cursor.
         described = Scan.from_question(question, self.declarations)
         most, rows = self.size
         cursor = self.database.cursor()
@@ -116,6 +120,8 @@ class Table:
 
         Whatever it is, the sums are the same.
         """
+        # A person's rows are numbered from 1 without gaps, so that the largest number is their
+        # count.
         query = "SELECT max(place), count(*) FROM rows"
         ((most, rows),) = self.database.cursor().execute(query).fetchall()
         return int(most or 0), int(rows)
@@ -288,6 +294,7 @@ class DuckDBContributions:
             f"({powers}) AS s JOIN people ON s.person = number "
             "ORDER BY id"
         )
+        # Empty arrays of the right types stand for a table without rows.
         ids = [pa.array([], pa.string())]
         norms = [np.zeros(0)]
         numbers = [np.zeros(0, np.int64)]
@@ -300,6 +307,8 @@ class DuckDBContributions:
 
     def totals(self, paid: Mask | None) -> scan.Sums:
         """Return the sums of each cell, over those of `norms` who paid (None: over all)."""
+        # The quick way looks at rows once and at nobody by themselves: it is open where nobody has
+        # to pay.
         if paid is None and self.cells is not None and not self._is_made:
             return scan.collect_totals(self.cursor.execute(self.cells).fetchall())
         self._make()
@@ -400,6 +409,8 @@ def register(
     declarations.require_person()
     memory = _MEMORY if memory is None else _check.count("memory", memory)
     reader = _choose_reader(source, declarations.read_columns, log, dialect)
+    # The digest of a file is that of the bytes that were read: a reader raises at its end where the
+    # file has changed meanwhile.
     with hide_rows(source, log), reader as (parts, digest):
         table = _build_table(parts, digest, declarations, log, memory)
     if fingerprint is not None and fingerprint.lower() != table.fingerprint:
@@ -416,6 +427,8 @@ def _register_into(
 ) -> Table:
     """Register a source, and keep what was read in a new folder; on failure none is left."""
     registration.make_folder(folder)
+    # The log is written after the rows: until then the folder is to be empty, so that a failure can
+    # take it away.
     messages: list[str] = []
 
     def log_both(message: str) -> None:
@@ -440,6 +453,7 @@ def _register_into(
     _files.append(folder / registration.LOG, json.dumps("apiece query"), _files.STEWARD_LOG)
     for message in messages:
         registered.add_message(message)
+    # The manifest comes last: with it the folder becomes a registered table.
     registered.write()
     return table
 
@@ -448,6 +462,8 @@ def _store_rows(table: Table, path: Path) -> str:
     """Write the rows of a table to a database file; return its SHA-256."""
     import duckdb
 
+    # DuckDB writes a file by its name; it is made in this process's own room and copied, so that
+    # what lies in the folder is whole or not there.
     scratch = reading.make_folder_name()
     scratch.mkdir(mode=0o700)
     unnamed = scratch / path.name
@@ -540,6 +556,8 @@ def _build_table(
         hashes: list[str] = []
         joins = make_joins(declarations)
         for number, columns in enumerate(parts):
+            # One part at a time: public cells are looked up, then each column becomes what its
+            # kinds are read from, and each cell its value or NULL.
             joined = join_lookups(columns, joins, declarations)
             plain = reading.unpack_columns(joined, declarations)
             readings = reading.convert_columns(plain, declarations)
@@ -549,6 +567,7 @@ def _build_table(
                 hashes.append(_hash_columns(readings))
         _number_people(database, declarations)
         _report_reading(database, declarations, log, present)
+        # Rows without an id go with it: nothing that is asked can reach them.
         database.execute("DROP TABLE cells")
     except BaseException:
         database.close()
