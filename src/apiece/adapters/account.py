@@ -119,6 +119,7 @@ class Account:
         # By ε and then δ: the strictest first.
         budgets = sorted(histories)
         count = min(len(budgets), _MOST_GROUPS)
+        # Spread evenly from the strictest to the loosest.
         chosen = np.linspace(0, len(budgets) - 1, count).round().astype(int)
         spendings = []
         for position in chosen.tolist():
@@ -150,6 +151,7 @@ class Account:
         groups_by_budget = []
         for number, fit in enumerate(self._fits):
             groups = range(len(fit.plan.budget_groups))
+            # Groups of one (ε, δ) share an entry, which is the last one's.
             groups_by_budget.append({self._find_budget(number, group): group for group in groups})
         budgets = groups_by_budget[0].keys()
         if any(groups.keys() != budgets for groups in groups_by_budget):

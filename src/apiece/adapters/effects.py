@@ -148,6 +148,7 @@ def read_effect(name: str, kind: Feature, weights: Floats, noise: float) -> Effe
         positions = locate_knots(kind)
     else:
         # A straight line over the scaled range [-1, 1] is known by its ends, if it stays straight.
+        # On a linear scale two points are enough; on a logarithmic one more show the curve.
         points = replace(kind, knots=_LOG_POINTS if is_log else 2)
         labels = label_knots(points)
         positions = locate_knots(points)
@@ -235,6 +236,7 @@ def draw(effects: Sequence[Effect | Surface], outputs: Sequence[str], title: str
     down = -(-len(parts) // across)
     figure = Figure(figsize=(_SIDE * across, _SIDE * down), layout="constrained")
     panels = figure.subplots(down, across, squeeze=False).ravel()
+    # Panels may be more than parts, in the last row.
     for panel, (effect, shown_output) in zip(panels, parts, strict=False):
         if isinstance(effect, Surface):
             name = outputs[shown_output] if len(outputs) > 1 else ""
@@ -277,6 +279,7 @@ def _draw_one(panel: Axes, effect: Effect, values: Floats, name: str) -> None:
         # The distance from the lower end, and 1, as features are scaled in training.
         forward = lambda x: np.log1p(np.maximum(x - lower, 0))  # noqa: E731
         panel.set_xscale("function", functions=(forward, lambda x: lower + np.expm1(x)))
+        # About five ticks, spread over the knots.
         shown = positions[:: max(1, len(positions) // 5)]
         panel.set_xticks(shown, [f"{position:.3g}" for position in shown])
 
@@ -296,6 +299,7 @@ def _draw_surface(panel: Axes, surface: Surface, values: Floats, name: str) -> N
         vmax=largest,
     )
     for axis, labels in zip((panel.xaxis, panel.yaxis), surface.labels, strict=True):
+        # About so many labels a side, from the first one on.
         shown = range(0, len(labels), max(1, len(labels) // _SIDE_LABELS))
         axis.set_ticks(list(shown), [_shorten(labels[position]) for position in shown])
     panel.tick_params(axis="x", labelsize=6, rotation=90)

@@ -219,6 +219,8 @@ class _Tabular(_Private):
     account: Any = None
     search: object = None
 
+    # What scikit-learn's metadata routing hands through pipelines and searches, without being asked
+    # for it.
     __metadata_request__fit: ClassVar = {"epsilon": True, "delta": True, "people": True}
     _defaults: ClassVar[Defaults] = AMOUNT
 
@@ -264,6 +266,7 @@ class _Tabular(_Private):
         names = list(frame.columns)
         declared = read_features(self.columns, names, check_knots(self.curves or 0, "curves"))
         pairs = self._read_pairs(names, declared)
+        # Labels and numbers are checked, and their rows counted, while nothing has been paid for.
         targets = self._encode_targets(X, y)
         require_joined(X, y, sample_weight=sample_weight)
         weights = self._read_weights(sample_weight, targets)
@@ -361,11 +364,14 @@ class _Tabular(_Private):
                 budgets.groups, self._strategy(), steps=self.steps, most=MOST_EXPECTED
             )
         clip_norm = self.clip_norm
+        # The defaults of clip norm and momentum were chosen together with the rule for the learning
+        # rate.
         if clip_norm is None:
             clip_norm = self._defaults.clip_norm if is_chosen else 1.0
         momentum = self.momentum
         if momentum is None:
             momentum = MOMENTUM if is_chosen else 0.0
+        # A chosen rate follows once there is a plan; until then the fixed one stands in its place.
         rate = self.learning_rate
         training = Training(
             batch_size=batch,
@@ -620,6 +626,7 @@ class _Tabular(_Private):
         values = effect.values[:points, 0]
         # Isotonic regression, each point weighing the same: the nearest monotone values in ℓ2.
         change = isotonic_regression(values, increasing=increasing) - values
+        # The copy has papers of its own below: those of the original stay true of the original.
         copied: Self = copy.deepcopy(self)
         copied._add_to_effect(column, change)
         return copied
@@ -866,6 +873,7 @@ class PrivateClassifier(_Classifies, _Tabular):
             raise InputError('public: missing; with method="pate" give rows that are public')
         if self.method == "dp-sgd" and self.public is not None:
             pate = replace(pate, public="rows")  # which is refused
+        # The same checks as for a job's settings, so that both refuse the same combinations.
         check_method(training, pate, searched=self.search is not None)
         return training, pate
 
@@ -885,6 +893,8 @@ class PrivateClassifier(_Classifies, _Tabular):
         from apiece.jobs.running import train_student
 
         assert self.teachers is not None  # checked before
+        # Votes are paid by a plan of their own: what spends is the answers, and not the teachers'
+        # training.
         votes = plan_votes(
             budgets,
             "weight" if self.strategy is None else self.strategy,
@@ -895,6 +905,8 @@ class PrivateClassifier(_Classifies, _Tabular):
         )
         self._note_plan(votes.plan)
         frame = read_frame(self, self.public, reset=False)
+        # Public rows are encoded as the private ones are; those that cannot be read are passed
+        # over, which tells of nobody.
         public = encode(frame, read_features(self.columns, list(frame.columns), self.curves_))
         self.network_, _ = train_student(
             votes,
@@ -967,6 +979,8 @@ class PrivateRegressor(RegressorMixin, _Tabular):
         require_same_index(X, y)
         if not np.isfinite(values).all():
             raise InputError("y: contains NaN or infinity; leave these rows out")
+        # Numbers outside the declared range are clipped to it: its ends, and no row's, are what the
+        # model knows.
         return self._target().encode(values).numpy()
 
     def predict(self, X: object) -> npt.NDArray[np.float64]:

@@ -185,6 +185,7 @@ class UnsampledFederation:
             _check.positive(name, getattr(self, name))
         clip_norms = tuple(_check.positive("clip_norm", norm) for norm in self.clip_norms)
         object.__setattr__(self, "clip_norms", clip_norms)
+        # More participations than fit, so far apart, are refused.
         self.noise.check_times(self.rounds, self.participations)
 
     def mechanism(self, level: int) -> Gaussian:
@@ -482,13 +483,16 @@ class _Joined:
         return cls(share, curves, beyond)
 
     def delta(self, epsilon: Floats) -> Bounds:
+        # (counted numbers, epsilons).
         deltas = np.array([np.asarray(curve.delta(epsilon).upper) for curve in self.curves])
         # beyond + Σ share·δ_count(ε), never above 1.
         upper = np.minimum(self.beyond + self.share @ deltas, 1.0)
         return Bounds(np.zeros(epsilon.shape), upper)
 
     def epsilon(self, delta: Floats) -> Bounds:
+        # Where joining beyond all counts alone takes δ up, no ε is enough.
         is_finite = self.beyond < delta
+        # What is left of δ for the counted numbers, the rounding of their sum taken off.
         remaining = np.where(is_finite, (delta - self.beyond) / (1 + _SUM_ROUNDING), 0.5)
         # Every counted number costs at most the largest one's δ, `remaining`, and the shares add up
         # to 1 within the rounding taken off: so this ε is enough, and it is not evaluated again.

@@ -42,6 +42,7 @@ def read_classes(classes: npt.ArrayLike | None) -> npt.NDArray[np.generic]:
             "classes: missing; which labels there are is not read from y, where one person's alone "
             "could be seen: declare all that there can be"
         )
+    # Sorted by NumPy: the order of the network's outputs, and of `classes_`.
     names: npt.NDArray[np.generic] = np.unique(np.asarray(classes))
     if names.size < 2:
         raise InputError(f"classes = {classes!r}: give at least two different ones")
@@ -98,8 +99,11 @@ def read_frame(estimator: BaseEstimator, X: object, *, reset: bool) -> pd.DataFr
             raise DataError(
                 "X: Found array with 0 sample(s); a minimum of 1 is required: give rows"
             )
+        # Names and number of columns alone: cells are read by their declarations, not by
+        # scikit-learn.
         validate_data(estimator, X, reset=reset, skip_check_array=True)
         return X.set_axis([str(name) for name in X.columns], axis="columns")
+    # NaN passes, as a declared column may have missing cells.
     array = validate_data(estimator, X, reset=reset, dtype="numeric", ensure_all_finite=False)
     return pd.DataFrame(array, columns=[f"x{i}" for i in range(array.shape[1])])
 
@@ -176,6 +180,7 @@ def read_pairs(pairs: object, names: list[str], columns: Columns) -> tuple[Pair,
                 f"pairs: {first!r} is paired with itself; its curve has its effect: name two "
                 "different columns"
             )
+        # A pair in either order is one surface.
         if (first, second) in read or (second, first) in read:
             raise InputError(
                 f"pairs: {first!r} and {second!r} are named twice; name each pair once, in one "
@@ -316,6 +321,7 @@ def read_weights(sample_weight: npt.ArrayLike, rows: int) -> Floats:
             "factor on the row's loss, whose gradient is clipped; give each divided by the largest "
             "that there can be, a public number"
         )
+    # With nothing but zeros the fit would release noise alone, and be paid for all the same.
     if not weights.any():
         raise InputError("sample_weight: the weight of every row is zero; give some above zero")
     return weights
@@ -357,10 +363,12 @@ def warn_of_fitted_steps(estimator: BaseEstimator) -> None:
     caller = sys._getframe(1).f_back
     steps: list[tuple[str, object]] = []
     while caller is not None and not steps:
+        # A local `self` whose last step is this estimator is the pipeline that fits it.
         found = getattr(caller.f_locals.get("self"), "steps", None)
         if isinstance(found, list) and found and found[-1][-1] is estimator:
             steps = found
         caller = caller.f_back
+    # All steps before the estimator itself.
     learned = [name for name, step in steps[:-1] if _learns(step)]
     if learned:
         warnings.warn(

@@ -161,6 +161,8 @@ class FederatedStrategy(Strategy):
         self.learning_rate = learning_rate
         self.least = least
         self.journal = None if journal is None else Path(journal)
+        # Rounds that were written to the journal, and rounds whose noisy sum has changed the
+        # parameters.
         self.begun = 0
         self.released = 0
         self._turns: _Turns | None = None
@@ -197,6 +199,7 @@ class FederatedStrategy(Strategy):
         asked = self._choose_clients(clients)
         # On disk before anybody is asked: after a kill the round is not begun again.
         self._write_journal()
+        # A client without sampling counts its own rounds by this number.
         config: dict[str, Any] = {_ROUND: self.begun - 1}
         if self.names is not None:
             shapes = [list(p.shape) for p in self.current]
@@ -254,6 +257,7 @@ class FederatedStrategy(Strategy):
             for total, array in zip(totals, arrays, strict=True):
                 total += array
         for parameter, mean in zip(self.current, self._compute_noisy_mean(totals), strict=True):
+            # `mean` is over the expected batch size, whoever has answered.
             parameter -= self.learning_rate * mean
         self.released += 1
         self._write_journal()
@@ -336,6 +340,7 @@ class FederatedStrategy(Strategy):
                 f"{journal}: cannot be read ({type(error).__name__}); how many rounds were "
                 "begun is not known; restore it, or plan a new federation"
             ) from None
+        # Compared with this server's own parameters: a journal of another model would fit nothing.
         shapes = [p.shape for p in self.current]
         if [a.shape for a in arrays] != shapes or not 0 <= released <= begun:
             raise StateError(f"{journal}: of another model or damaged; give the federation's own")
@@ -380,6 +385,8 @@ class _Turns:
                 f"federation: round {number} has its noise already, and a second sum under it "
                 "would tell the difference; run the next round"
             )
+        # Noted before the noise is drawn: an error afterwards leaves the round without a second
+        # chance.
         self._least = number + 1
         return _RoundNoise(self, number)
 
@@ -408,6 +415,7 @@ class _Turns:
         self._joined = {name: (int(a), int(b)) for name, (a, b) in state["joined"].items()}
         self._least = int(state["least"])
         if state["key"] is not None:
+            # Another length is a damaged file, and is told like other damage.
             key = bytes.fromhex(state["key"])
             if len(key) != KEY_BYTES:
                 raise ValueError("key")
@@ -576,6 +584,7 @@ class FederatedClient(NumPyClient):
             # In the order of the model; shapes were compared just now.
             for parameter, array in zip(trained.values(), parameters, strict=True):
                 parameter.copy_(torch.from_numpy(np.array(array)))
+        # Coins of the system's, new in every round.
         total = self._sum_gradients(ChaCha20Stream())
         if self.least is not None:
             # Variances add up: `least` such shares are the whole noise.
@@ -647,6 +656,7 @@ class FederatedClient(NumPyClient):
         # A coin below the rate: 0 is never drawn, 1 always.
         drawn = np.flatnonzero(coins.uniform(self.rates.size) < self.rates)
         if not drawn.size:
+            # Zeros, as the server must not learn that nobody was drawn.
             empty = torch.zeros(0)
             zeros = {name: torch.zeros_like(p) for name, p in find_trained(self.model).items()}
             return ClippedSum(zeros, empty, empty, empty)

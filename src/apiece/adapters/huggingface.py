@@ -170,6 +170,7 @@ class PrivateTrainer(transformers.Trainer):
         args = copy.copy(args or transformers.TrainingArguments("tmp_trainer"))
         _check(args, plan, options)
         bf16 = args.bf16
+        # The loop counts steps of the plan, and its scheduler is as long.
         args.max_steps = plan.steps
         args.max_grad_norm = 0.0  # records are clipped, and not their sum
         args.bf16 = False  # the private step enters autocast itself
@@ -261,6 +262,7 @@ class PrivateTrainer(transformers.Trainer):
 
     def log(self, logs: dict[str, float], *args: object) -> None:
         """Log public numbers: planned spending instead of losses and norms of gradients."""
+        # Checked here for every log, whoever asks for it.
         public = self._correct_speed(logs)
         progress = None if self._private is None else self._private.progress
         if progress is not None and "learning_rate" in public:
@@ -378,11 +380,13 @@ def _check(args: transformers.TrainingArguments, plan: Plan, options: Flags) -> 
         # Compared by value: a field may be given, and say the same as its default.
         value = getattr(args, name)
         is_default = value == getattr(defaults, name, field.default)
+        # The number of steps may be given where it says the same as the plan.
         agrees = name == "max_steps" and value == plan.steps
         if name in HONOURED or is_default or agrees:
             continue
         remedy = REFUSED.get(name, "apiece does not know it: leave it out")
         raise UnsupportedError(f"args: {name} = {value!r} has no say in private steps; {remedy}")
+    # Settings that no comparison with a default can find.
     meaningless = {
         "several processes": args.world_size > 1,
         "compute_loss_func": options.get("compute_loss_func") is not None,

@@ -166,6 +166,7 @@ class Papers(BaseEstimator):
 
         run = self._complete_run(X, y, people, said)
         refuse_used(Path(folder))
+        # Made first: what cannot be stated is not saved either.
         statement = statement_of(run)
         facts = run.data
         # The classes, or the declared range, that predictions are in.
@@ -235,6 +236,7 @@ class Papers(BaseEstimator):
             "pairs": pairs or None,
             "recipe": stored["recipe"] and Recipe.from_dict(stored["recipe"]),
         }
+        # Parameters are set one by one, as the constructor takes other ones in each class.
         model = cls()
         for name, value in parameters.items():
             # "all" in the papers is None in the constructor.
@@ -255,6 +257,7 @@ class Papers(BaseEstimator):
             # Sorted, as `fit` stores them: outputs are in this order.
             model.classes_ = np.unique(np.asarray(stored["labels"]))
         if columns is not None:
+            # What scikit-learn's own checks compare at `predict`.
             model.n_features_in_ = len(columns)
             if stored["named"]:
                 model.feature_names_in_ = np.array(list(columns), dtype=object)
@@ -305,6 +308,7 @@ class Papers(BaseEstimator):
                 features=features,
                 schema="columns",
                 classes=tuple(map(str, labels)),
+                # Of the public plan; rows themselves are counted nowhere.
                 training_records=plan.records,
                 test_records=0,
                 commonest_class_share=None,
@@ -341,6 +345,7 @@ class Papers(BaseEstimator):
         """Return the run with the steward's entries, and with figures of held-out rows, if any."""
         check_is_fitted(self)
         run = self.run_
+        # Texts are checked as those of a job's file are; levels have a form of their own.
         texts = {name: value for name, value in said.items() if name != "levels"}
         entries = read_words(texts, "levels")
         # Weights are compared with what the papers are bound to, before any paper is made.
@@ -359,6 +364,7 @@ class Papers(BaseEstimator):
             models = max(models, len(self.account))
         run = replace(
             run,
+            # Groups are named by the levels that people could choose, where these were declared.
             strategies=(replace(run.kept, plan=name_groups(levels, plan)),),
             levels=levels or run.levels,
             models=models,
@@ -386,6 +392,7 @@ class Papers(BaseEstimator):
             return replace(run, data=facts, strategies=(run.kept.with_tests([errors], facts.unit),))
         classes = self.classes_
         codes = encode_labels(X, y, classes)
+        # Positions among the classes, on both sides of the comparison.
         predicted_codes = pd.Index(classes).get_indexer(pd.Index(predicted))
         predictions = Predictions(predicted_codes, codes, unit)
         facts = replace(facts, commonest_class_share=predictions.commonest)
@@ -405,5 +412,6 @@ def _load_head(path: Path, name: str, stored: Json) -> torch.nn.Module:
         # The layers take no memory before the stored tensors take their place.
         with torch.device("meta"):
             network = HEADS[name](tuple(stored["shape"]), len(stored["labels"]))
+        # The stored tensors take the place of those on the device meta.
         network.load_state_dict(read_state(path)[0], assign=True)
     return network

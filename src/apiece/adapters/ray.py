@@ -59,6 +59,7 @@ def cluster(address: str | None = None, *, cpus: float = 1.0, gpus: float = 0.0)
                 block = pending.pop(task)
                 yield block, _fetch(ray, task, block)
         finally:
+            # Only a connection that was opened here is closed here.
             if must_connect:
                 ray.shutdown()
 

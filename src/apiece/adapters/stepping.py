@@ -34,6 +34,7 @@ class PrivateStep(torch.optim.Optimizer):
         *,
         around: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
+        # Only so that loops take it for an optimizer: it holds no state of its own.
         super().__init__(trainer.optimizer.param_groups, {})
         # The very same lists: schedulers of the loop change the optimizer's own rates.
         self.param_groups = trainer.optimizer.param_groups
@@ -55,6 +56,7 @@ class PrivateStep(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: State) -> None:
         """Refuse a state that is not empty: parameters and noise would be of two runs."""
+        # An empty state is what `state_dict` gave: a loop may hand it back.
         if state_dict:
             raise make_resume_error("optimizer")
 
@@ -174,6 +176,7 @@ def find_loss(model: object) -> Loss:
     if kind in _RECORD_KINDS and (problem is None or problem in _BY_PROBLEM):
         if problem is not None:
             return _BY_PROBLEM[problem]
+        # One output is a number, as Hugging Face takes it where nothing else is said.
         is_number: bool = config.num_labels == 1  # type: ignore[union-attr]
         return of_numbers if is_number else of_kind_of_labels
     if kind not in _LOSSES:
