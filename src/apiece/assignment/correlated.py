@@ -110,6 +110,7 @@ def _plan_sampled(strategy: Strategy, request: Request, noise: Correlated) -> Pl
         )
     workload = noise.workload(request.steps)
     plans = []
+    # A number of parts that was asked for is not searched for.
     if noise.separation is not None:
         plans.append(_plan_turns(strategy, request, noise, noise.separation))
     else:
@@ -152,6 +153,7 @@ def _plan_turns(strategy: Strategy, request: Request, noise: Correlated, parts: 
         note = "correlated noise: none, since independent noise and sampling disturb less"
         return replace(inner, notes=(*inner.notes, note))
     (stage,) = inner.stages
+    # With no more bands than parts, a record's turns share no noise.
     bands = parts if noise.bands is None else min(noise.bands, parts)
     matrix = Banded([1.0])
     if bands > 1:
@@ -200,6 +202,7 @@ def _plan_threshold(
 ) -> Plan:
     """Return the plan without the groups below τ; without a τ, the one with the least noise."""
     asked = request.groups.epsilon
+    # Each ε that somebody asked is a possible τ.
     levels = np.unique(asked) if epsilon is None else np.array([epsilon])
     plans = []
     for level in levels:
@@ -231,6 +234,7 @@ def _plan_scaled(
     # c_g = S/(z_g·s_g) with mean c̄.
     inverse = 1 / (multipliers * sensitivities)
     stddev = request.clip_norm / float(request.share @ inverse)
+    # Rounded down, so that no quotient S/c is below its group's multiplier.
     clip_norms = stddev * inverse * ROUND
     return _make_plan(strategy, request, correlated, times, stddev, clip_norms)
 
@@ -308,6 +312,8 @@ def _correlate(
 ) -> tuple[CorrelatedNoise, Floats]:
     """Return the noise, and of each group by how much a record moves it a unit of clip norm."""
     most = int(times.max())
+    # The matrix is made for who takes part most often; each group is then accounted for by its own
+    # number of steps.
     separation = _separate(request, noise, most)
     strategy = _choose_strategy(request, noise, most)
     correlated = CorrelatedNoise(strategy, separation)

@@ -34,6 +34,7 @@ from apiece.errors import (
 from apiece.plan import BoundPlan, Plan
 from apiece.plan.parts import UNSPENT
 
+# By name, in the order in which help and messages list them.
 STRATEGIES: dict[str, type[Strategy]] = {
     strategy.name: strategy
     for strategy in (
@@ -196,6 +197,7 @@ def make_strategy(name: str, **options: object) -> Strategy:
     if name not in STRATEGIES:
         raise unknown("strategy", name, STRATEGIES)
     strategy = STRATEGIES[name]
+    # A strategy's options are the fields of its dataclass.
     accepted = [field.name for field in fields(cast(Any, strategy))]
     for option in options.keys() - accepted:
         raise unknown(f"option of strategy {name}", option, accepted)
@@ -301,6 +303,7 @@ def compare(
 
 def _measure_strategy(request: Request, strategy: Strategy) -> Compared:
     """Return the row of a strategy, which is not yet held against Uniform's."""
+    # That budgets cannot be met is an answer too; any other error is a mistake in the request.
     try:
         plan = _make_verified(request, strategy)
     except (InfeasibleError, UnsupportedError) as error:
@@ -345,6 +348,7 @@ def _resolve_strategy(strategy: Strategy | str) -> Strategy:
         return make_strategy(strategy)
     if isinstance(strategy, type):
         raise OptionError(f"strategy: a class; give an instance, as {strategy.__name__}()")
+    # By what it can do: a user's own strategy need not inherit from any of ours.
     if not callable(getattr(strategy, "plan", None)) or not hasattr(strategy, "name"):
         raise OptionError(
             f"strategy: a {type(strategy).__name__}; give one of {', '.join(STRATEGIES)}, or a "
@@ -406,6 +410,7 @@ def _bind_plan(plan: Plan, budgets: Budgets | BudgetLevels) -> Plan:
 
 def _make_verified(request: Request, strategy: Strategy) -> Plan:
     """Return the strategy's plan, verified; groups that spent too much are aimed lower."""
+    # Each attempt plans for aims that are lower wherever a group spent too much.
     for attempt in range(ATTEMPTS):
         try:
             plan = _bind_plan(_run_strategy(strategy, request), request.budgets)
@@ -468,6 +473,7 @@ def explain_range(strategy: Strategy, request: Request, reason: str) -> str:
     """Return a message that names the extreme group and the nearest cap on ε found feasible."""
     groups = request.groups
     loosest = int(np.argmax(groups.epsilon))
+    # The remedy of the inner message gives way to a nearer one.
     prefix = f"strategy {strategy.name}: {reason.partition(';')[0]};"
     # Caps are halved from the largest ε down, until the strategy can plan under one.
     cap = float(groups.epsilon[loosest]) / 2

@@ -154,6 +154,7 @@ class CommonNoise:
         epsilon = request.target
         delta = request.groups.delta
         self._curve = RateCurve(request, epsilon[moving], delta[moving], request.share[moving])
+        # The common noise lies between what the loosest and what the strictest need at q̄.
         self._low = find_level_noise(request, "loosest", epsilon)
         self._high = find_level_noise(request, "strictest", epsilon)
         # The ζ of the last pass, near which the next one lies.
@@ -189,6 +190,7 @@ class Intervals:
     def __init__(self, request: Request, bound: Floats) -> None:
         self._request = request
         self._bound = bound
+        # By group; each is made when it is first needed.
         self._baselines: dict[int, PrivacyCurve] = {}
         # Each group's last rate, and the noise multiplier that was found for it.
         self._rates = np.full(len(request.groups), np.nan)

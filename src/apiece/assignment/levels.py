@@ -129,6 +129,7 @@ def make_rate_ladder(request: Request, people: Population, multiplier: float) ->
     # A little wider than the budgets, so that interpolation does not end at an extreme one.
     strictest = (float(people.epsilon.min()) * 0.98, float(people.delta.min()))
     loosest = (float(people.epsilon.max()) * 1.02, float(people.delta.max()))
+    # The lowest rung is safe for the strictest budget, and the highest beyond the loosest.
     bottom = find_ladder_end(
         lambda log_q: -compute_excess(log_q, *strictest), safe=MIN_LOG_RATE, unsafe=0.0
     )
@@ -207,6 +208,7 @@ class Ladder:
         # Heights of log ε, evenly spread, against which a budget's place is found by index.
         heights = np.linspace(float(target.min()) - 1e-6, float(target.max()) + 1e-6, FINE)
         table = self._invert(heights)
+        # Positions in the table, in steps of it, as `map_coordinates` takes them.
         rows = (target - heights[0]) / (heights[1] - heights[0])
         low, high = _compute_reach(self.deltas[[0, -1]])
         width = (high - low) / max(table.shape[1] - 1, 1) or 1.0

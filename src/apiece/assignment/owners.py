@@ -239,6 +239,7 @@ def assign_owned(
         >>> owned.verify().ok
         True
     """
+    # By the public graph alone, so that the choice costs nothing.
     rows = ownership.select(limit)
     if not rows.size:
         raise InputError("limit: no row is left of the graph; allow every owner of some row one")

@@ -74,6 +74,7 @@ class Correlated:
             _check.put(self, bands=_check.count)
         if self.buffers is not None:
             _check.put(self, buffers=_check.count)
+        # Any of these fixes the matrix; two of them could contradict each other.
         ways = {"bands": self.bands, "buffers": self.buffers, "strategy": self.strategy}
         chosen = [name for name, value in ways.items() if value is not None]
         if len(chosen) > 1:

@@ -115,6 +115,7 @@ def _cut_steps(schedule: Schedule, steps: int, stages: int | None) -> tuple[list
                 f"stages: not given for a {schedule.between} schedule; say into how many parts "
                 "the steps are cut"
             )
+        # A stage a point: the first one begins with the training, wherever its point lies.
         starts = [0, *(step for step, _ in schedule.points[1:])]
         if not starts[-1] < steps:
             raise InputError(f"points: one at step {starts[-1]}, but the plan has {steps} steps")
@@ -123,6 +124,7 @@ def _cut_steps(schedule: Schedule, steps: int, stages: int | None) -> tuple[list
         count = _check.count("stages", stages)
         if not count <= steps:
             raise InputError(f"stages = {count}: the plan has {steps} steps; give at most as many")
+        # Equal parts but for rounding, each with the factor at its middle.
         starts = [number * steps // count for number in range(count)]
         ends = [*starts[1:], steps]
         middles = [(start + end) // 2 for start, end in zip(starts, ends, strict=True)]
@@ -137,6 +139,7 @@ def _solve_multipliers(plan: Plan, stage: Stage, lengths: list[int], factors: Fl
     """Return each group's noise multiplier, where the factor is 1, at the ε that it spends now."""
     q = stage.sampling_probability
     multiplier = stage.noise_stddev / stage.clip_norm
+    # What is spent now, which may be less than was asked.
     targets = np.minimum(plan.epsilon_spent, plan.budget_groups.epsilon)
     # Groups with the same rate, noise, ε and δ are solved for once.
     keys = np.stack([q, multiplier, targets, plan.budget_groups.delta], axis=1)
@@ -170,6 +173,7 @@ def _solve_multiplier(
         factors: Each stage's relative noise.
         method: The accounting.
     """
+    # Who takes no part spends nothing at any noise.
     if q == 0 or target == 0:
         return constant
 

@@ -109,6 +109,7 @@ def _compute_variance(sizes: Floats, ties: Floats) -> float:
     def multiply_permutations(k: int) -> Any:
         return special.perm(sizes, k).sum() * special.perm(ties, k).sum()
 
+    # Without ties the first line is all, (N²(2N + 3) − Σ n²(2n + 3))/72.
     variance = (sum_cubics(n) - sum_cubics(sizes) - sum_cubics(ties)) / 72
     variance = variance + multiply_permutations(2) / (8 * n * (n - 1))
     if n > 2:
@@ -328,6 +329,7 @@ def shadow_findings(shadows: ShadowScores, *, variant: str = "online") -> Findin
     for name, other_name in combinations(names, 2):
         group = likelihood[members[name]]
         other_group = likelihood[members[other_name]]
+        # A variance takes two scores a group.
         test = student_t(group, other_group) if min(group.size, other_group.size) > 1 else None
         differences.append(GroupDifference((name, other_name), test))
     record_scores = privacy_scores(shadows).score

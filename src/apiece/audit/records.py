@@ -254,6 +254,7 @@ def _parse_scores(table: pd.DataFrame, name: str, decimal: str) -> Floats:
 def _parse_coins(cells: AnyArray, name: str) -> Mask:
     """Return who was included (n,), by the texts of a column; raise `DataError` for others."""
     words = np.char.lower(cells)
+    # Other words could mean anything: a coin read wrongly would make the bound meaningless.
     if not np.isin(words, ["0", "1", "true", "false"]).all():
         raise DataError(f"column {name!r}: give 0 or 1, true or false")
     return np.isin(words, ["1", "true"])

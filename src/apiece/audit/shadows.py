@@ -258,6 +258,7 @@ def processes(count: int) -> Mapper:
     def mapper(work: Work, blocks: Iterable[int]) -> Iterator[tuple[int, Arrays]]:
         from multiprocessing import get_context
 
+        # Spawned, since threads of torch do not survive a fork.
         with ProcessPoolExecutor(
             count, mp_context=get_context("spawn"), initializer=_begin_process
         ) as pool:
@@ -275,6 +276,7 @@ def processes(count: int) -> Mapper:
 def _begin_process() -> None:
     """Use one thread, and end with the process that began this one, however that ends."""
 
+    # A parent that is killed cannot tell its workers.
     def end_with_parent() -> None:
         if (parent := parent_process()) is not None:
             parent.join()
@@ -346,6 +348,7 @@ def claim(job: ShadowJob, folder: Path) -> list[int]:
     if path.exists():
         try:
             content = json.loads(path.read_text())
+        # A file that cannot be read is not this job's.
         except (OSError, ValueError):
             content = None
         stored: Json = content if isinstance(content, dict) else {}
@@ -357,6 +360,7 @@ def claim(job: ShadowJob, folder: Path) -> list[int]:
             )
     else:
         write(path, json.dumps(manifest), Kind("a job", (".json",)))
+    # A block's file is complete where it exists at all: it is put in place as a whole.
     return [block for block in range(job.blocks) if not _block_path(folder, block).exists()]
 
 

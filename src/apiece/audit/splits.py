@@ -50,6 +50,7 @@ def biregular(
     result = np.empty((models, index.size), dtype=bool)
     for group in np.unique(index):
         records = np.flatnonzero(index == group)
+        # Group by group, so that each is split in half by itself.
         membership = _draw_complementary_rows(models, records.size, generator)
         _trade_members(membership, trades * models, generator)
         result[:, records] = membership
@@ -125,6 +126,7 @@ def one_plan(*plans: Plan) -> Plan:
                 f"plan of world {world}: differs from that of world 0; make one plan with the "
                 "target and use it in every world, or the plan itself gives the target away"
             )
+        # The same public numbers can be bound to other people.
         if (
             isinstance(plan, BoundPlan)
             and isinstance(shared, BoundPlan)

@@ -113,6 +113,7 @@ def read_budget_columns(
             values = levels.read(cells, title, decimal=decimal, no_limit_cap=cap, rows=counts)
         else:
             values = _parse_budgets(cells, title, role, decimal, cap, counts)
+        # Each row is judged by itself before rows of one person are compared.
         return values if once is None else once(values, title)
 
     columns = {
@@ -143,6 +144,7 @@ def _parse_budgets(
         bad_rows = int(counts[bad].sum())
         suffix = f" ({bad_rows} such rows)" if bad_rows > 1 else ""
         cell = str(cells[row])
+        # A number is shown as it is written, anything else in quotes.
         shown = repr(cell) if math.isnan(parse_number(cell)) else cell
         return BudgetError(f"{title}, row {row + 1} = {shown}: {reason}{suffix}")
 
@@ -183,6 +185,7 @@ def apply_cap(epsilon: float, no_limit_cap: float | None) -> float:
 
 def _describe_unreadable(cell: str, role: str, decimal: str) -> str:
     """Return the mistake in a cell that is no number, and its remedy."""
+    # The likeliest mistake first.
     if cell == "" or cell.lower() == "nan":
         return "empty; give every record a positive number, or drop it"
     comma = as_given("decimal", ",")

@@ -319,6 +319,7 @@ def _count_distinct_rows(path: Path, names: list[str]) -> tuple[Any, Any]:
     if distinct is None or not distinct.num_rows:
         raise DataError(f"{path}: it has no rows; give one row a record")
     counts = distinct.column("number of rows").to_numpy()
+    # Whole numbers stay whole beside gaps, and no column becomes an index.
     table = distinct.select(names).to_pandas(ignore_metadata=True, integer_object_nulls=True)
     return table, counts
 

@@ -106,6 +106,7 @@ class Levels(Mapping[str, float]):
         Raises:
             BudgetError: For other words, saying how many.
         """
+        # As objects: among texts numpy would make texts of numbers, in a form of its own.
         array = np.asarray(words, dtype=object)
         cells = read_texts(array.ravel().tolist())
         return self.read(cells, "epsilon").reshape(array.shape)
@@ -141,6 +142,7 @@ class Levels(Mapping[str, float]):
 
         def read_cell(cell: str) -> float:
             """Return the ε of a cell; NaN where it names no level."""
+            # By name, then as no limit, then as a number that is a name written otherwise.
             if cell in self._epsilon:
                 return self._epsilon[cell]
             if no_limit_cap is not None and cell.lower() in NO_LIMIT:

@@ -158,6 +158,7 @@ class Budgets:
             if labels is not None:
                 raise InputError("labels, levels: both given; levels are the labels")
             labels = Levels(levels).names_of(epsilon)
+        # Each is checked by itself; one without an axis stands for all records.
         columns: dict[str, Ids | Floats] = {
             "epsilon": _check.positive_array("epsilon", epsilon, error=BudgetError),
             "delta": _check.positive_array("delta", delta, below=1.0, error=BudgetError),
@@ -235,6 +236,7 @@ class Budgets:
                 "one a record"
             )
         lower = np.array(np.broadcast_to(values, len(self)))
+        # A consent can be lowered by a plan, and raised by nobody but who gave it.
         above = np.flatnonzero(lower > self.epsilon)
         if above.size:
             record = int(above[0])
@@ -368,6 +370,7 @@ class Budgets:
                 for name, group_epsilon, _ in rows
             ]
         )
+        # Group by group, unless a seed shuffles them below.
         group = np.repeat(np.arange(len(rows)), _apportion_records(names, shares, size))
         if seed is not None:
             generator = np.random.default_rng(_check.count("seed", seed, least=0))

@@ -51,6 +51,7 @@ def _read_id_cells(
         values = column.to_numpy(dtype=object).tolist()
         missing = column.isna().to_numpy(dtype=bool).tolist()
     empty = []
+    # A text of blanks is as empty as a cell without any.
     for row, value in enumerate(values):
         if missing[row] or (isinstance(value, str) and not value.strip()):
             empty.append(row)
@@ -313,6 +314,7 @@ def find_positions(ids: Ids, wanted: Ids) -> Integers:
     >>> find_positions(np.array([7, 3]), np.array([3, 5, 7])).tolist()
     [1, -1, 0]
     """
+    # A text is never the id that a number is.
     if wanted.dtype.kind != ids.dtype.kind:
         return np.full(wanted.size, -1)
     if ids.dtype.kind == "i":
@@ -484,6 +486,7 @@ class Ownership:
 
     def _drop_full(self, row: Integers, owner: Integers, full: Mask) -> tuple[Integers, Integers]:
         """Return the edges without those of rows that a full owner owns."""
+        # A row is out once any of its owners has no place left.
         dropped = np.zeros(self.rows, dtype=bool)
         dropped[row[full[owner]]] = True
         open_edges = ~dropped[row]

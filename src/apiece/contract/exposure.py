@@ -188,6 +188,7 @@ def risk_table(
     backward = np.empty(shape)
     for i, share in enumerate(rows):
         for j, epsilon in enumerate(columns):
+            # All who do not ask the others' ε ask what the victim asks.
             groups = [("victim", victim_epsilon, 1 - share), ("others", float(epsilon), share)]
             victim = _expose_victim(plan_for(Budgets.from_groups(groups, size, delta)))
             advantage[i, j] = victim.advantage.upper

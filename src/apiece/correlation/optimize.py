@@ -147,6 +147,7 @@ class _Objective:
             raise unknown("error", error, get_args(ErrorKind))
         steps = workload.steps
         times = _check.count("participations", participations)
+        # As far apart as the steps allow, unless a distance was given.
         self.separation = max(steps // times, 1)
         if separation is not None:
             self.separation = _check.count("separation", separation)

@@ -85,6 +85,7 @@ class Workload:
             # length.
             return np.sqrt(np.cumsum(np.cumsum(response) ** 2))
         squares = np.zeros(self.steps)
+        # Column s of A C⁻¹ has Σ over s ≤ u ≤ t of rate_u·response_{u−s} in row t.
         for start in range(0, self.steps, _BLOCK):
             for column in range(start, min(start + _BLOCK, self.steps)):
                 later = self.learning_rates[column:]

@@ -67,6 +67,7 @@ class Costs:
             raise InputError(
                 f"costs: loss has shape {loss.shape}, slack {slack.shape}; give (groups, pairs)"
             )
+        # Negations of these would let NaN pass.
         has_losses = (loss >= 0).all()
         has_slacks = ((slack >= 0) & (slack < 1)).all()
         if not (has_losses and has_slacks):
@@ -245,6 +246,7 @@ def costs_of(curves: Iterable[PrivacyCurve | Mechanism], delta: npt.ArrayLike) -
         curve if isinstance(curve, PrivacyCurve) else privacy_curve(curve) for curve in curves
     ]
     deltas = np.broadcast_to(_check.positive_array("delta", delta, below=1.0), (len(groups),))
+    # (groups, pairs).
     slack = _COST_SHARES * deltas[:, None] * _BELOW
     loss = np.empty(slack.shape)
     # Rounded up in the square.

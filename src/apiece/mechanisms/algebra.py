@@ -356,6 +356,7 @@ def from_dict(data: object) -> Mechanism:
     if name not in _KINDS:
         raise unknown("mechanism", name, _KINDS)
     kind = _KINDS[name]
+    # Just the fields: one more or less would be another mechanism than the one that was written.
     names = {field.name for field in fields(kind)}
     if not isinstance(values, dict) or set(values) != names:
         raise InputError(f"mechanism {name}: {values!r} must have just {sorted(names)}")

@@ -59,6 +59,7 @@ def block_sizes(times: int, steps: int) -> tuple[tuple[int, int], ...]:
     >>> block_sizes(3, 10)
     ((3, 2), (4, 1))
     """
+    # So many blocks have a step more than the others.
     size, larger = divmod(steps, times)
     kinds = ((size, times - larger), (size + 1, larger))
     return tuple((length, count) for length, count in kinds if count)

@@ -61,6 +61,7 @@ def behind_coin(atoms: Atoms, probability: float) -> Atoms:
         # In front, since atoms ascend: log(1 − q) is the least that any ratio becomes.
         log_ratio = np.append(after_coin(-np.inf, probability), log_ratio)
         mass = np.append(atoms.only_q, mass)
+    # What is left out mixes as the worlds do.
     outside_p = (1 - probability) * atoms.outside_q + probability * atoms.outside_p
     largest = float(np.abs(log_ratio).max(initial=0.0))
     return Atoms(
@@ -172,5 +173,6 @@ def _check_chances(name: str, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
         raise InputError(
             f"{name}: sums to {total!r}; chances must sum to 1 within {_SUM_TOLERANCE}"
         )
+    # Chances that miss 1 by rounding alone stay as they are, so that equal inputs stay equal.
     exact = abs(total - 1) <= chances.size * UNIT * 2
     return np.asarray(chances if exact else chances / total)

@@ -114,6 +114,7 @@ class DiscreteLaplace:
         number.
         """
         shift = self.sensitivity
+        # In nats a number.
         decay = 1 / self.scale
         largest = shift * decay
         # P(X ≤ 0) is 1/(1 + e^{−decay}), and P(X = x) that times (1 − e^{−decay})·e^{−decay·x}.
@@ -184,6 +185,7 @@ class DiscreteGaussian:
         x = np.arange(-reach, reach + shift + 1, dtype=np.float64)
         weight = np.exp(-(x**2) / (2 * variance))
         mass = weight / weight.sum()
+        # The first number beyond the reach, on either side.
         exponent = -((reach + 1) ** 2) / (2 * variance)
         # Both sides.
         tail = 2 * math.exp(exponent)

@@ -82,6 +82,7 @@ class Runs:
                 low = middle
             else:
                 high = middle
+        # The lower of two neighbours, whose mean misses the one asked by rounding alone.
         object.__setattr__(self, "rate", low)
 
     def decay(self, u: Floats) -> Floats:

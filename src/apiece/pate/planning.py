@@ -169,6 +169,7 @@ class VotePlan:
         """Return a SHA-256 of all that is public of the plan."""
         seats = self.seats
         noise = self.noise
+        # The plan's hash covers budgets and mechanisms: seats, threshold and phases are here alone.
         content = [
             self.plan.hash(),
             seats.pool.tolist(),

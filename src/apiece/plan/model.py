@@ -414,6 +414,7 @@ class Plan(Numbers):
 
     def hash(self) -> str:
         """Return a SHA-256 of the parameters and budgets, which a checkpoint carries."""
+        # Sorted, so that the hash does not depend on the order of fields.
         text = json.dumps(serial.describe_parameters(self), sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -503,6 +504,7 @@ def _convert(plan: Plan, kind: type[AnyPlan], **records: Any) -> AnyPlan:
 
 def _copy_cached(source: Plan, target: AnyPlan, *names: str) -> AnyPlan:
     """Copy those cached properties that were already computed; return the target."""
+    # Only what was computed already: a copy is no reason to compute the rest.
     for name in names:
         if name in source.__dict__:
             target.__dict__[name] = source.__dict__[name]
@@ -513,6 +515,7 @@ def _format_cells(group: Group, spent: float) -> list[str]:
     """Return the cells of a group in the order of `_COLUMNS`."""
     spent_text = rounded_up(spent)
     share = spent / group.epsilon
+    # The share that is spent is shown where it is low enough to be asked about.
     if share < UNSPENT:
         spent_text += f" ({per_cent(share)})"
     parameters = ["by stage"] * 3

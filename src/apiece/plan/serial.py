@@ -221,6 +221,7 @@ def _make_rows(columns: Mapping[str, Sequence[object]]) -> list[Json]:
     return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
+# A reader takes a value and where it stands, and raises for one of another type.
 Readers = dict[str, _json.Reader[object]]
 
 
@@ -247,6 +248,7 @@ _RECORDS = Annotated[int, _json.whole(MAX_RECORDS)]
 # Fields that a plan of one stage has at the top level, and each of several stages in its object.
 _STAGE_NUMBERS = _make_readers(expected_batch_size=float, noise_stddev=float)
 # Of correlated noise.
+# By the name of a strategy, a reader of its fields, all lists of numbers.
 _STRATEGY_READERS: Readers = {
     name: _make_object_reader(_make_readers(**dict.fromkeys(kind.__dataclass_fields__, _COLUMN)))
     for name, kind in STRATEGY_KINDS.items()
@@ -319,6 +321,7 @@ _GROUP_OF_STAGES_OPTIONAL = _make_readers(worst_path=tuple[bool, ...])
 
 def _read_columns(groups: object, single: bool) -> Json:
     """Return each field of the groups as a column; all groups must have the same fields."""
+    # A field of the one form in a plan of the other is unknown, and refused.
     if single:
         required = _GROUP | _GROUP_OF_ONE_STAGE
         optional = _GROUP_OPTIONAL | _GROUP_OF_ONE_STAGE_OPTIONAL
@@ -374,6 +377,7 @@ def read_plan(data: object) -> tuple[Json, Claims]:
         excess=_make_array(columns.get("excess_bound")),
         records=np.array(columns["records"], dtype=np.int64),
     )
+    # What is left at the top are parameters of `Plan` under their own names.
     arguments = top | {
         "reference": Reference(**top["reference"]),
         "stages": tuple(Stage(**stage) for stage in stages),

@@ -42,6 +42,7 @@ _ASCENTS = 3
 # Relative distance between the proven bound and the attained value that ends the proof.
 TOLERANCE = 1e-9
 
+# A box by its sides, each a lower and an upper end.
 Box = tuple[tuple[float, float], ...]
 
 
@@ -268,6 +269,7 @@ def make_value_objective(
     """Return ±f with its gradient; the sign makes a minimum a maximum."""
 
     def combine(results: list[Interval]) -> tuple[Interval, list[Interval]]:
+        # The tape's results, in the order in which the expressions were given.
         f, *slopes = results
         return sign * f, [sign * slope for slope in slopes]
 
@@ -286,6 +288,7 @@ def make_norm_objective(
         g = results[:d]
         square = sum((x**2 for x in g[1:]), start=g[0] ** 2)
         slopes = []
+        # Results are the gradient's d entries, then the Hessian's rows.
         for start in range(d, d + d * d, d):
             row = results[start : start + d]
             slopes.append(2 * reduce(operator.add, map(operator.mul, row, g)))

@@ -64,6 +64,7 @@ def parse(text: str, symbols: Mapping[str, sympy.Symbol]) -> sympy.Expr:
         raise ExpressionError(
             f"expression: {len(text)} characters; give between 1 and {LONGEST_TEXT}"
         )
+    # Stripped, or a leading blank would be an indentation to the parser.
     text = text.strip()
     try:
         tree = ast.parse(text, mode="eval")
@@ -73,6 +74,7 @@ def parse(text: str, symbols: Mapping[str, sympy.Symbol]) -> sympy.Expr:
             f"expression {_shorten(text)!r}: {error.msg} at column {error.offset}; "
             "write it as in Python, for example a**2 + exp(2*b - a)"
         ) from None
+    # Python's parser and SymPy raise these for texts that nest too deep.
     except (RecursionError, MemoryError, ValueError) as error:
         if isinstance(error, ExpressionError) or type(error).__module__.startswith("apiece"):
             raise
@@ -115,6 +117,7 @@ class _Builder:
                 return self.build(operand)
             case ast.BinOp():
                 return self._build_operation(node)
+            # Calls by plain names with plain arguments alone: no attribute, star or keyword.
             case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
                 return self._build_call(node, name, args)
         raise self._make_error(
@@ -147,6 +150,8 @@ class _Builder:
             case ast.Mult():
                 return left * right
             case ast.Div():
+                # A quotient by a literal 0; all others are looked at over the ranges
+                # (`smooth_form`).
                 if right.is_zero:
                     raise self._make_error(node, "divides by zero")
                 return left / right
@@ -164,6 +169,7 @@ class _Builder:
             term = self.build(node.right)
             terms.append(term if isinstance(node.op, ast.Add) else -term)
             node = node.left
+        # Terms were met from the last to the first.
         return sympy.Add(self.build(node), *reversed(terms))
 
     def _build_power(self, node: ast.BinOp, base: sympy.Expr, exponent: sympy.Expr) -> sympy.Expr:
@@ -216,6 +222,7 @@ _CONSTANTS = (type(sympy.pi), type(sympy.E))
 
 def smooth_form(expression: sympy.Expr, ranges: Ranges) -> sympy.Expr:
     """Return `expression` with abs, min and max resolved, real and C² over the ranges, or raise."""
+    # A leaf: a number, a constant or an attribute.
     if not expression.args:
         if expression.is_number and expression.is_finite is not True:
             raise NotDifferentiableError(f"expression: it holds {expression}; divide by no zero")
@@ -262,6 +269,7 @@ def _find_extreme(
     expression: sympy.Expr, arguments: Sequence[sympy.Expr], ranges: Ranges
 ) -> sympy.Expr:
     """Return the one argument of a max (or min) that is the largest (smallest) throughout."""
+    # The winner so far meets each rival: its difference keeps one sign over the box, or it raises.
     winning_sign = 1 if isinstance(expression, sympy.Max) else -1
     winner = arguments[0]
     for rival in arguments[1:]:
@@ -288,11 +296,13 @@ def _find_sign(
     With `positive` also where the sign is negative: there the node is not real.
     """
     symbols = sorted(argument.free_symbols, key=str)
+    # Derivatives make the bounds close, as the mean value form uses them.
     slopes = [sympy.diff(argument, symbol) for symbol in symbols]
     objective = make_value_objective(argument, slopes, symbols, 1)
     box = tuple(ranges[symbol] for symbol in symbols)
     pending = deque([box])
     signs: set[int] = set()
+    # Each box either shows the sign all over it or is cut; boxes that are left over decide.
     for _ in range(MOST_BOXES):
         if not pending:
             return signs.pop()

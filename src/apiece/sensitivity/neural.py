@@ -145,6 +145,7 @@ def _check_model(model: nn.Module) -> nn.Parameter:
         if isinstance(module, DropoutBase):
             is_random = module.p > 0 and module.training
         is_coupled = False
+        # Batch norm without running statistics takes those of the batch in evaluation too.
         if isinstance(module, BatchNormBase):
             is_coupled = module.training or module.running_mean is None
         if is_coupled or is_random:
@@ -187,6 +188,7 @@ def _differentiate_norms(
         except RuntimeError:  # torch.func has no rule for one of its operators
             return by_autograd(model, loss_fn, x.detach(), y)
     norms = squares.sqrt()
+    # Records stay apart, so that the gradient of the sum is each record's own.
     (growth,) = torch.autograd.grad(norms.sum(), x, materialize_grads=True, allow_unused=True)
     return norms.detach(), growth
 
@@ -194,6 +196,7 @@ def _differentiate_norms(
 @contextmanager
 def _twice_differentiable_kernels() -> Iterator[None]:
     """Run layers by kernels that have a second derivative: fused ones have only a first."""
+    # Their kernels, and the fast path of attention, have no second derivative.
     switches: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.cudnn)
     enabled = [switch.enabled for switch in switches]
     fast_path = torch.backends.mha.get_fastpath_enabled()
@@ -222,6 +225,7 @@ def by_autograd(model: nn.Module, loss_fn: LossFunction, x: Tensor, y: Tensor) -
     for record, target in zip(x.detach(), y, strict=True):
         batch = record[None].clone().requires_grad_()
         loss = _take_loss(loss_fn(model(batch), target[None]))
+        # The graph of the first derivative is kept: it is differentiated once more.
         gradients = torch.autograd.grad(
             loss, trainable, create_graph=True, materialize_grads=True, allow_unused=True
         )
@@ -261,9 +265,11 @@ def _compute_norm(gradients: Iterable[Tensor]) -> Tensor:
 
 def by_torch_func(model: nn.Module, loss_fn: LossFunction, x: Tensor, y: Tensor) -> Derivatives:
     """Differentiate one record's gradient norm, mapped over records; any model."""
+    # Detached: what is differentiated are these arguments, not the model's own parameters.
     trainable = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
     def compute_norm(record: Tensor, target: Tensor) -> Tensor:
+        # A batch of one record: models take batches.
         def compute_loss(parameters: dict[str, Tensor]) -> Tensor:
             outputs = call_with(model, parameters, record[None])
             return _take_loss(loss_fn(outputs, target[None]))

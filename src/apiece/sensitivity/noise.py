@@ -126,6 +126,7 @@ class HeterogeneousNoise:
     def mechanism(self) -> Gaussian:
         """The mechanism of a record that joins or leaves; computed from the deviations."""
         squared = self._squared_distance()
+        # A start, rounded to the nearest; the exact product below has the last word.
         z = math.sqrt(float(1 / squared))
         # Rounded down: a smaller noise multiplier promises less.
         while Fraction(z) ** 2 * squared > 1:
@@ -178,6 +179,8 @@ class HeterogeneousNoise:
         Raises:
             DataError: For the sum of another noise.
         """
+        # The bounds say by which clipping a sum was made; one of other bounds would be sensitive
+        # otherwise.
         if getattr(bounded, "bounds", None) != self.bounds:
             raise DataError("add_noise: give what this noise's clip_and_sum returned")
         return np.asarray(bounded.total + generator.normal(0.0, self.stddev))

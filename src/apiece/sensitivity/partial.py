@@ -196,10 +196,12 @@ def loss_shares(
     # Losses in units of the largest, so that no square under- or overflows.
     largest = partial.norms.max(initial=0.0)
     losses = np.square(partial.norms / largest) if largest > 0 else partial.norms
+    # (n, entries), each record's loss divided among its attributes.
     divided = partial.fractions.reshape(len(partial), -1) * losses[:, None]
     sums = np.zeros((len(names), divided.shape[1]))
     np.add.at(sums, index, divided)
     total = sums.sum(axis=1, keepdims=True)
+    # A group that loses nothing has no shares.
     shares = np.divide(sums, total, out=np.zeros_like(sums), where=total > 0)
     shares = shares.reshape(len(names), *partial.raw.shape[1:])
     group_names = ("all",) if groups is None else tuple(names.tolist())
@@ -288,6 +290,7 @@ def exhaustion(
         names = _check.record_ids("ids", ids)
     if names.shape != (n,):
         raise DataError(f"ids: {names.size} of them for {n} records; give one a record")
+    # As a filter would hold it, so that counts are those of a filter.
     budget = np.broadcast_to(GaussianFilter(epsilon, delta).limit, (n,))
     charge = np.square(np.minimum(partial.norms, cap) / noise)
     # Less 2⁻⁴⁸, many times the rounding error: a count is one lower rather than one too high.
@@ -303,6 +306,7 @@ def exhaustion(
     largest_entry = magnitude.argmax(axis=1)
     moves = magnitude.max(axis=1, initial=0.0) > 0
     causes: list[Hashable] = []
+    # The attribute whose |partial sensitivity| is largest; the first of equal ones.
     for record in order:
         cause = None
         if moves[record]:

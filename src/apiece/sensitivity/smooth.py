@@ -56,6 +56,7 @@ def smooth_squares(
         [2.0, 2.0, 2.0]
     """
     rows = batch_without_bounds(model, loss_fn, inputs, targets)
+    # The engine of DP-SGD has proved that records stay apart, or runs them one by one.
     engine = ENGINES.find(rows)
     if isinstance(engine, AloneEngine) or not _is_smooth(engine.program.module):
         return None
@@ -84,9 +85,11 @@ def _squares(part: Contribution) -> torch.Tensor:
     """Return squared norms (B,) without room for round-off, whose gradient would be of no use."""
     # As `Contribution.squares`, without what is added against round-off.
     match part:
+        # ‖l·rᵀ‖² = ‖l‖²·‖r‖².
         case Outer(left, right):
             left_squares = left.square().sum(1)
             return left_squares * right.square().sum(1)
+        # ‖L·Rᵀ‖² is the inner product of both Gram matrices.
         case Products(left, right) if part.ghost_is_cheaper:
             left_gram = left @ left.mT
             return (left_gram * (right @ right.mT)).sum((1, 2))

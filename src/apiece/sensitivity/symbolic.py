@@ -293,6 +293,7 @@ class Expression:
         """
         d = len(self.ranges)
 
+        # (d + 1, records): ∂‖∇f‖ = H·(∇f/‖∇f‖), an attribute a row, and the norm below.
         def compute_growth_and_norm(*columns: Floats) -> Floats:
             gradient = self._compiled_gradient(*columns)
             norm = compute_norms(gradient)
@@ -324,6 +325,7 @@ class Expression:
             gradient = self._compiled_gradient(*record[:, None])
             return float(np.square(gradient).sum())
 
+        # The norm has a kink at 0, its square has none: the square is maximised.
         squared = maximise(
             make_norm_objective(self.gradient, self.hessian, list(self.symbols.values())),
             compute_squared_norm,
