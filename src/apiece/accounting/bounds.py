@@ -113,6 +113,7 @@ class Evaluations:
 
         With `record`, each evaluator's bounds and errors are added to it, and none is raised.
         """
+        # The intersection of all that was said so far, entry by entry.
         lower = np.array(known.lower)
         upper = np.array(known.upper)
         errors: Errors = []
@@ -130,6 +131,7 @@ class Evaluations:
             if not unresolved.any():
                 break
             ask(answer, unresolved)
+        # Spare evaluators are asked only for the entries of which nothing is known from above.
         unknown = upper >= _TRIVIAL[question]
         for answer in self.spare() if unknown.any() else ():
             ask(answer, unknown)

@@ -275,6 +275,7 @@ def compare(
     """
     _require_type("budgets", budgets, Budgets, "Budgets(epsilon, delta)")
     request = Request(budgets, steps, expected_batch_size, clip_norm, method)
+    # Names become strategies before anything is planned, so that a mistake costs no time.
     resolved = [_resolve_strategy(strategy) for strategy in strategies]
     rows = [_measure_strategy(request, strategy) for strategy in resolved]
     if noise is not None:

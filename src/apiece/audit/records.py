@@ -62,6 +62,7 @@ class ShadowScores:
 
     def __post_init__(self) -> None:
         ids = _check.record_ids("ids", self.ids)
+        # Series and tables are joined by id; arrays are taken by position.
         require_ids("ids", self.ids, groups=self.groups)
         require_ids("ids", ids, axis=1, included=self.included, confidences=self.confidences)
         groups = _check.group_names("groups", self.groups, size=ids.size)

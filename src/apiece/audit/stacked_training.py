@@ -270,6 +270,7 @@ def draw_rows(
     width = max(1, *(part.rows.size for part in brought))
     rows = np.zeros((len(records), width), dtype=np.int64)
     owner = np.full(rows.shape, records.shape[1] - 1)
+    # Rows beyond a model's own belong to the last unit, which is padding.
     for model, part in enumerate(brought):
         rows[model, : part.rows.size] = part.rows
         owner[model, : part.owner.size] = part.owner

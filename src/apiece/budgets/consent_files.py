@@ -84,6 +84,7 @@ def read_consents(path: str | Path, mapping: ConsentMapping) -> ConsentRecords:
                 _add_consent(result, record, _read_subject, _read_record)
     except RecursionError:
         raise DataError(f"{path}: nested too deep for a consent; give another file") from None
+    # A file without any consent is more likely the wrong file.
     if not (result.rules or result.odd or result.aside):
         raise DataError(f"{path}: no consent is in it; give what `source` of the mapping says")
     return result

@@ -354,6 +354,7 @@ class Budgets:
         size = _check.count("size", size)
         if not rows:
             raise BudgetError("groups: none given; give at least one (name, epsilon, share)")
+        # Order, names, shares and ε are checked by themselves, before anything is made of them.
         names = [str(name) for name, _, _ in rows]
         if len(set(names)) < len(names):
             repeated = next(name for name in names if names.count(name) > 1)

@@ -123,6 +123,8 @@ class Units:
         row_ids = _check.ids("people", people)
         if not row_ids.size:
             raise DataError("people: none; give one id a row")
+        # Without a plan ids are sorted; with one its order is kept, and both must be of the same
+        # people.
         if ids is None:
             return cls(*np.unique(row_ids, return_inverse=True))
         plan_ids = _check.record_ids("ids", ids)

@@ -298,6 +298,7 @@ def _check_offers(offered: Sequence[Offer], records: int) -> list[Offer]:
     offers.sort(key=lambda offer: offer[1])
     names = {name for name, _, _ in offers}
     epsilons = {epsilon for _, epsilon, _ in offers}
+    # Equal names or equal ε would be one choice under two labels.
     if not 2 <= len(offers) == len(epsilons) == len(names) <= MAX_OFFERS:
         raise BudgetError(
             f"budgets: {len(offers)} on offer, {len(epsilons)} of them with an epsilon of their "
@@ -378,6 +379,7 @@ def _make_outcome(
     group = groups.name.tolist().index(name)
     epsilon = float(groups.epsilon[group])
     delta = float(groups.delta[group])
+    # Two populations with one mechanism and one ε explain alike.
     mechanism = plan.mechanism_for(group)
     participation = count_participation(plan, group)
     key = (mechanism, epsilon, participation)

@@ -288,6 +288,7 @@ they did is right about at most 732; who has not seen the result, about 500.
             f"{counts.belief:,} in {PEOPLE:,}, and a belief of 1 in {PEOPLE:,} at most "
             f"{counts.rare_belief:,} in {PEOPLE:,}.",
         ]
+        # Counts by (ε, δ) alone are of the worst mechanism, which tells all with chance δ.
         if not self.tighter and self.delta > 0:
             cases = count_cases(1 / self.delta)
             sentences.append(

@@ -105,6 +105,7 @@ def worst(exposures: Sequence[Exposure]) -> Exposure:
     if not exposures:
         raise InputError("exposures: none given; give what budget_manipulation or collusion found")
 
+    # Forward Δ first: an advantage can be large and be what was promised.
     def rank(exposure: Exposure) -> tuple[float, float]:
         return float(exposure.forward.upper), float(exposure.advantage.upper)
 
@@ -378,6 +379,7 @@ def _expose_target(
         strategy = Sample()
     settings = {"clip_norm": 1.0, **settings}
     exposures = []
+    # Each scenario is planned from the start, as a steward would who knew nothing of it.
     for label, epsilon in scenarios:
         # Budgets that are changed keep their ids and bounds, so that the target is found again.
         changed = Budgets(epsilon, budgets.delta, excess=budgets.excess, ids=budgets.ids)

@@ -200,6 +200,7 @@ class Costs:
         if len(budget) != len(self):
             raise InputError(f"costs: of {len(self)} people, and there are {len(budget)} accounts")
         losses, slacks = self.rows()
+        # The pair is chosen by the account's limits, never by what it has spent.
         column = cheapest(losses, slacks, budget, slack)[:, None]
         loss = np.take_along_axis(losses, column, 1)[:, 0]
         return loss, np.take_along_axis(slacks, column, 1)[:, 0]

@@ -200,6 +200,7 @@ class GaussianFilter(Filter):
         if not 0 <= slack < 1:
             raise InputError(f"slack = {slack!r}: must be in [0, 1), a share of delta; try 0.1")
         slack_limit = dlt * slack
+        # The slack is taken off δ once and for all, whether it is ever used or not.
         limit = gaussian_budget(eps, dlt, slack_limit)
         persons = common_index(epsilon=epsilon, delta=delta)
         super().__init__(eps, dlt, limit, 1.0, slack_limit, persons)
@@ -221,6 +222,7 @@ class GaussianFilter(Filter):
             >>> people.admit_costs(costs_of([training], 1e-5).of([0, 0])).tolist()
             [False, True]
         """
+        # By the limits, so that the pair does not follow from earlier charges.
         loss, slack = costs.chosen(self._limit.reshape(-1), self._slack.reshape(-1))
         loss = loss.reshape(self._limit.shape)
         slack = slack.reshape(self._limit.shape)

@@ -259,6 +259,7 @@ def _normal_form(mechanism: Mechanism, *, upward: bool) -> NormalForm:
 def _list_steps(mechanism: Mechanism, times: int, upward: bool) -> Iterator[tuple[Mechanism, int]]:
     """Yield the independent steps of a tree, each with how often it is run."""
     match mechanism:
+        # Independent parts, at whatever depth: times multiply on the way down.
         case Composed(mechanisms):
             for part in mechanisms:
                 yield from _list_steps(part, times, upward)
@@ -368,6 +369,7 @@ def from_dict(data: object) -> Mechanism:
         if kind is Composed:
             return Composed(*mechanisms)
         return Selected(mechanisms, read_runs(values["runs"]))
+    # The one kind of field that is a mechanism itself.
     if "mechanism" in values:
         values = values | {"mechanism": from_dict(values["mechanism"])}
     mechanism: Mechanism = kind(**values)

@@ -58,6 +58,7 @@ class CorrelatedNoise:
         _check.put(self, separation=_check.count)
         if not self.sampled:
             return
+        # Steps of one record's own part lie as many steps apart as there are parts.
         if not isinstance(self.strategy, Banded) or self.strategy.bands > self.separation:
             raise InputError(
                 f"correlated: {self.strategy!r} for {self.separation} parts that take turns; a "
@@ -70,6 +71,7 @@ class CorrelatedNoise:
         Args:
             steps: From the first of the stage on.
         """
+        # Rounded up: parts take turns from the first on.
         return -(-steps // self.separation)
 
     def rates(self, chances: Floats) -> Floats:

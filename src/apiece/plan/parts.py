@@ -161,6 +161,7 @@ class Stage:
         _check.put(self, sampling_probability=self._check_chances)
         if self.participation is not None:
             _check.put(self, participation=self._check_chances)
+        # Fixed numbers of steps, coins of turns and correlated noise exclude or need one another.
         if self.times is not None:
             self._check_times(np.asarray(self.times))
         if self.correlated is not None and self.correlated.sampled:

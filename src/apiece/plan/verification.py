@@ -155,12 +155,14 @@ class Verification:
         # Among the broken promises, the one that is exceeded most comes first.
         shares = np.where(self.kept, -np.inf, self.epsilon_spent / self.epsilon)
         g = int(np.argmax(shares))
+        # ε comes before Δ; where neither is exceeded, the planned δ was too large.
         if shares[g] > 1:
             raise VerificationError(
                 f"plan: group {self.name[g]} spends epsilon = {self.epsilon_spent[g]:.6g} at "
                 f"delta = {self.delta[g]:g}, more than the {self.epsilon[g]:.6g} it asked "
                 f"{broken}; make the plan anew from these budgets"
             )
+        # Where no group has a bound below 1, Δ was not computed.
         if self.bound is not None and self.forward is not None:
             exceedance = np.where(self.bound < 1, self.forward - self.bound, -np.inf)
             if not (exceedance <= 0).all():

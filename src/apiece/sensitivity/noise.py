@@ -114,6 +114,7 @@ class HeterogeneousNoise:
         # In units of the least protection, so that 1/v neither over- nor underflows.
         inverse = v.min() / v
         # 2⁻⁴⁸ is many times the rounding error of the line: deviations are rounded up.
+        # zⱼ/z: its inverse square is attribute j's share of the total.
         ratio = np.sqrt(inverse.sum() / inverse)
         stddev = c * z * ratio * (1 + 2**-48)
         noise = cls(tuple(c.tolist()), tuple(stddev.tolist()), names)

@@ -358,6 +358,8 @@ def build_pair(step: Mechanism) -> Pair:
                 f"sampling_probability = {q!r}: past the numerical range; give 0, or at least "
                 f"{_LEAST_PROBABILITY:g}"
             )
+        # Kinds with a density of their own first, alone and behind a coin; then all that is
+        # discrete; then whatever else is behind a coin, as a run.
         case Gaussian(z):
             return GaussianPair(z)
         case Laplace(scale):
