@@ -415,7 +415,7 @@ def _make_verified(request: Request, strategy: Strategy) -> Plan:
     for attempt in range(ATTEMPTS):
         try:
             plan = _bind_plan(_run_strategy(strategy, request), request.budgets)
-            # It keeps no promise that could be verified, and says so.
+            # A plan with objections keeps no promise that could be verified, and says so.
             if not plan.releasable:
                 return plan
             spent = plan.epsilon_spent

@@ -116,8 +116,7 @@ class Rounds(Strategy):
         if self.charging == "joined":
             return _plan_published(self, request, f"published_{name}")
         plan = request.plan(name, _schedule_rounds(self, request), combine=self.combine)
-        # The rounds were charged by a formula for pure ε, and spend less by the accountant's
-        # profile.
+        # Rounds are charged by a formula for pure ε; by the accountant they mostly cost less.
         plan = _lower_noise(plan, request.target)
         shares = plan.epsilon_spent / request.groups.epsilon
         spending = [

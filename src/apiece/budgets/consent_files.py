@@ -299,7 +299,7 @@ def _refuse_page(bundle: Json, source: str) -> None:
     for link in _list_values(bundle, "link"):
         if not isinstance(link, dict):
             raise DataError(f"{source}: a link of another form; give the bundle as the server did")
-        # Anything may stand where a text is due; as a text it compares with none of those below.
+        # Anything may stand where a text is due; turned into text, it is no relation known below.
         relation = str(link.get("relation")).strip().lower()
         urls.setdefault(relation, set()).add(str(link.get("url")))
     if not _OTHER_PAGES.isdisjoint(urls):

@@ -308,8 +308,8 @@ def _search_padded(
         option = _make_option(f"sample, {public} public records", plan)
         if option.verdict.ok:
             sound[log_epsilon] = option
+        # A logarithm needs a bound above 0, and up to the tolerance none is broken.
         return min(
-            # A logarithm needs a bound above 0, and up to the tolerance none is broken.
             float(log_room(max(clause.bound, BACKWARD_TOLERANCE), clause.backward))
             for clause in option.verdict
         )

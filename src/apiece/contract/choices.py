@@ -310,7 +310,7 @@ def _check_offers(offered: Sequence[Offer], records: int) -> list[Offer]:
 
 def _make_populations(offers: list[Offer], records: int, delta: float) -> list[_Population]:
     """Return the population that is expected, then those in which all but one person agree."""
-    # It stands first: its names are those of all offers, in their order.
+    # The expected population stands first: its names are those of all offers, in their order.
     expected = Budgets.from_groups(offers, records, delta)
     populations = [_Population(None, expected, tuple(name for name, _, _ in offers))]
     for common_offer, (name, epsilon, _) in enumerate(offers):

@@ -104,7 +104,6 @@ def deal_rows(
             "and none for a plan of records"
         )
     units = None if people is None else Units.of(people, bound.ids)
-    # Seats are drawn for everybody, so that who takes part moves nobody else.
     record, teacher = _seat_records(plan, key)
     if included is not None:
         # Left out after the draw, so that nobody else's seat moves.

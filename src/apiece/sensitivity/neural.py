@@ -196,7 +196,6 @@ def _differentiate_norms(
 @contextmanager
 def _twice_differentiable_kernels() -> Iterator[None]:
     """Run layers by kernels that have a second derivative: fused ones have only a first."""
-    # Their kernels, and the fast path of attention, have no second derivative.
     switches: tuple[Any, ...] = (torch.backends.mkldnn, torch.backends.cudnn)
     enabled = [switch.enabled for switch in switches]
     fast_path = torch.backends.mha.get_fastpath_enabled()

@@ -467,7 +467,7 @@ def log_modulus(slabs: tuple[Floats, Floats], frequency: Floats) -> Floats:
     mass, width = slabs
     half_width = (width / 2)[:, None, :]
     half_phase = frequency[:, :, None] * half_width
-    # sin v||What lies in no slab counts in full: |M(o + iy)/M(o)| ≤ 1 − Σ mass·(1 − |sin v|/v).
+    # What lies in no slab counts in full: |M(o + iy)/M(o)| ≤ 1 − Σ mass·(1 − |sin v|/v).
     # |sin v|/v ≤ 1 − v²/6 + v⁴/120, which falls to .2396 at v² = 7.04, above all that follows.
     square = np.minimum(half_phase**2, 7.04)
     missing = np.einsum("ijk,ik->ij", square * (1 / 6 - square / 120), mass)
