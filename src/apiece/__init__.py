@@ -75,6 +75,7 @@ __all__ = ["__version__", *_PACKAGES, *(name for names in _NAMES.values() for na
 
 def __getattr__(name: str) -> Any:
     value = importlib.import_module(f"apiece.{name}") if name in _PACKAGES else _value_of(name)
+    # Found there from now on: this function is asked once for a name.
     globals()[name] = value
     return value
 

@@ -18,6 +18,7 @@ from apiece.errors import DataError, InputError
 # Counts below it are exact as floats.
 _MOST_COUNT = 1e15
 
+# The remedy of messages about contributions.
 _NOTHING = "a person whose contribution is not finite must contribute nothing, with 0"
 
 
@@ -63,6 +64,7 @@ def probability(
 def count(name: str, value: Any, *, least: int = 1) -> int:
     """Return `value` as an int if it is a whole number of at least `least`."""
     try:
+        # True is 1 to `operator.index`, and is no count.
         if isinstance(value, (bool, np.bool_)):
             raise TypeError
         if isinstance(value, float) and value.is_integer():
@@ -133,6 +135,7 @@ def _check_array(
     error: type[InputError],
 ) -> Floats:
     """Return `values` as a read-only float array; the error names the first entry outside."""
+    # A copy, so that nobody who has the argument can change what was checked.
     array = np.array(numbers(name, values, give=f"an array of numbers in {interval}", error=error))
     outside = np.flatnonzero(~inside(array))
     if outside.size:
@@ -171,6 +174,7 @@ def ids(name: str, values: Any, *, error: type[InputError] = DataError) -> AnyAr
     >>> ids("people", ["007", "7"]).tolist(), ids("people", [7, 2**62]).tolist()
     (['007', '7'], [7, 4611686018427387904])
     """
+    # Lists become objects first: numpy would make one type of all their entries.
     array = np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
     if array.ndim != 1:
         raise error(f"{name}: {array.size} ids in {array.ndim} dimensions; give a flat list of ids")
@@ -179,6 +183,8 @@ def ids(name: str, values: Any, *, error: type[InputError] = DataError) -> AnyAr
         return array.astype(np.int64, copy=False)
     if kind == "U" and not _has_surrogates(array):
         return array
+    # Unsigned numbers, objects and texts are looked at one by one; any other type fails both tests
+    # below.
     cells: list[Any] = array.tolist() if kind in "uOTU" else [None]
     if all(isinstance(cell, str) for cell in cells):
         if any("\0" in cell for cell in cells) or _has_surrogates(np.asarray(cells, dtype=str)):

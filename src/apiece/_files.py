@@ -54,6 +54,7 @@ class Kind:
             )
 
 
+# The kinds of files that apiece writes, each with a mark that only its own have.
 PAGE: Final = Kind("a page", (".html", ".htm"), b'<meta name="generator" content="apiece">')
 PLAN: Final = Kind("a plan", (".json",), b'{\n  "strategy": "')
 FIGURE: Final = Kind("a figure", (".png", ".svg", ".pdf"), b"apiece figure")
@@ -66,6 +67,7 @@ STEWARD_LOG: Final = Kind("a steward's log", mark=b'"apiece query"\n', private=T
 # State in a folder of its own, whose names are apiece's: replaced whatever its content is.
 STATE: Final = Kind("a state", mark=b"", private=True)
 
+# The files that the running command reads, which no output may be.
 _INPUTS: ContextVar[tuple[Path, ...]] = ContextVar("inputs", default=())
 
 
@@ -175,6 +177,8 @@ def open_own(
         if not mode & 0o077:
             os.fchmod(descriptor, mode)
         return descriptor, True
+    # The path may lead elsewhere by now: what was opened is looked at again, through the
+    # descriptor.
     descriptor = os.open(path, safe)
     try:
         require_own(path, os.fstat(descriptor), one_name=one_name)
@@ -239,6 +243,7 @@ def _is_any_of(status: os.stat_result | None, paths: Iterable[Path]) -> bool:
         return False
     for path in paths:
         with contextlib.suppress(OSError):
+            # Device and inode: two names of one file are one file.
             if os.path.samestat(status, path.stat()):
                 return True
     return False
@@ -250,6 +255,7 @@ def _refuse_other_kinds(target: Path, kind: Kind) -> None:
         return
     try:
         with target.open("rb") as file:
+            # A mark stands near the start or, as in Parquet, near the end.
             content = file.read(_MARKED_BYTES)
             file.seek(max(target.stat().st_size - _MARKED_BYTES, 0))
             content += file.read(_MARKED_BYTES)
@@ -328,6 +334,8 @@ def _give_name(file: IO[bytes], target: Path, mode: int) -> None:
             fcntl.flock(folder, fcntl.LOCK_EX)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(second_name, dir_fd=folder)
+        # A link is made only where nothing has the name; a file that is there is replaced by a
+        # rename, which is one step too.
         replaces = target.exists()
         if replaces:
             mode &= target.stat().st_mode
@@ -347,6 +355,7 @@ def _give_name(file: IO[bytes], target: Path, mode: int) -> None:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(second_name, dir_fd=folder)
                 raise
+        # The name is on the disk as well before the caller goes on.
         os.fsync(folder)
     finally:
         os.close(folder)

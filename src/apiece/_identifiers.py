@@ -55,6 +55,8 @@ def find_flaw(text: str) -> str | None:
     """
     if not text:
         return "is empty"
+    # ASCII without blanks has one form and no letters that are drawn alike: nearly all ids end
+    # here.
     if text.isascii() and text.isprintable() and " " not in text:
         return None
     unseen = next(filter(_is_unseen, text), None)
@@ -160,6 +162,7 @@ def find_flawed(ids: npt.NDArray[Any]) -> tuple[int, int, str] | None:
     return position, len(flawed), flaw
 
 
+# From the shortest to the longest.
 PERIODS: Final = ("day", "week", "month", "quarter", "year")
 
 # The form of the name of each kind of period.
@@ -217,4 +220,5 @@ def find_period(text: str, every: str) -> date | None:
                 start = date(year, month, day)
     except ValueError:
         return None
+    # Written back and compared: a form may fit a text that is no period's one name.
     return start if name_period(start, every) == text else None

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 def index_of(value: object, *, axis: int = 0) -> pd.Index[Any] | None:
     """Return the labels that a value carries along an axis; None where it is positional."""
     labels: Any = getattr(value, "index" if axis == 0 else "columns", None)
+    # A list, a tuple and a text have a method of this name.
     if isinstance(value, type) or callable(labels):
         return None
     # Libraries that are made like pandas convert their indices to one of pandas.
@@ -104,6 +105,8 @@ def require_ids(
         labels = index_of(value, axis=axis)
         if labels is None or (row_labels is not None and labels.equals(row_labels)):
             continue
+        # Labels are the ids themselves, or those of the ids' rows; numbers 0, 1, 2, … are no
+        # labels, unless the ids are the same numbers in another order.
         id_labels = make_labels(ids)
         if labels.equals(id_labels):
             continue

@@ -67,6 +67,7 @@ def dumps(value: object, what: str) -> str:
 
 def _check_depth(value: object, what: str) -> None:
     """Raise `InputError` for a value that nests deeper than `DEEPEST`."""
+    # Level by level and not by recursion, which would itself end on what is nested too deep.
     level = [value]
     for depth in range(DEEPEST + 1):
         next_level: list[object] = []
@@ -178,6 +179,7 @@ def reader_of(kind: Any) -> Reader[object]:
 
     Annotated[type, reader] has a reader of its own.
     """
+    # Kinds of annotation, the special ones first.
     origin = get_origin(kind)
     args = get_args(kind)
     if origin is Annotated:
@@ -281,6 +283,7 @@ def whole(largest: int) -> Reader[int]:
     """Return a reader of whole numbers from 0 to `largest`."""
 
     def read_integer(value: object, where: str) -> int:
+        # `bool` is a subclass of `int`, so that the type itself is compared.
         if type(value) is not int or not 0 <= value <= largest:
             raise _make_error(value, where, f"a whole number of at most {largest:g}")
         return value

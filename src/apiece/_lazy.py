@@ -71,6 +71,7 @@ def lacking(module: str | None, extra: str | None = None) -> NotInstalledError:
         return NotInstalledError(
             f"{name} is not installed{reason}: install the package that has it", name=module
         )
+    # Everything of the extra that lacks is named, so that one installation is enough.
     missing = []
     for needed, package in packages.items():
         if needed == name or not _can_find(needed):
@@ -132,6 +133,7 @@ def names_of(
         try:
             return getattr(importlib.import_module(f"{package}.{module_of[name]}"), name)
         except ModuleNotFoundError as error:
+            # A module of this package that is missing is a fault here, and no extra's.
             if (error.name or "").startswith(package.partition(".")[0]):
                 raise
             raise lacking(error.name, extra) from None

@@ -50,6 +50,7 @@ def rounded_up(value: float, digits: int = 4) -> str:
     >>> rounded_up(0.49991), rounded_up(0.5), rounded_up(0.50001), rounded_up(20.0)
     ('0.5', '0.5', '0.5001', '20')
     """
+    # A float is a decimal exactly, so that the rounding is that of the number itself.
     rounded = Context(prec=digits, rounding=ROUND_CEILING).create_decimal(value)
     return f"{float(rounded):.{digits}g}"
 

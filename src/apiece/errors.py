@@ -174,6 +174,7 @@ def together(errors: Sequence[InputError]) -> InputError:
     """
     if len(errors) == 1:
         return errors[0]
+    # Mistakes of one kind keep it, so that whoever catches that kind catches them together.
     kinds = {type(error) for error in errors}
     kind = kinds.pop() if len(kinds) == 1 else InputError
     messages = "; ".join(f"({number}) {error}" for number, error in enumerate(errors, start=1))

@@ -136,6 +136,7 @@ def run_command(command: click.Command, arguments: Sequence[str], program: str) 
         name = f"{program} {arguments[0]}"
     Printed.begun = False
     Printed.interrupted = False
+    # Messages name options from here on, and not parameters.
     token = ON_COMMAND_LINE.set(True)
     try:
         result = command.main(args=list(arguments), prog_name=program, standalone_mode=False)

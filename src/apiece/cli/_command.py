@@ -58,6 +58,7 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; refuse an option that is given twice, and a zero byte."""
+        # click's parser takes words out of the list that it is given.
         words = list(args)
         for word in words:
             if "\0" in word:
@@ -84,7 +85,10 @@ class Command(click.Command):
                     outputs.append((param.type.kind, value))
             elif not isinstance(param.type, Scratch):
                 inputs += _list_texts(value)
+        # The anchor of a ledger is read and written to without an option that names it.
         inputs.append(os.environ.get("APIECE_LEDGER_ANCHOR", ""))
+        # Every text of the command may name a file that it reads. Outputs are held against them
+        # all, before the command does anything.
         with reading([path for text in inputs for path in find_files(text)]):
             for kind, path in outputs:
                 if kind is None:
@@ -155,6 +159,7 @@ def parse_number_or_name(text: str | None) -> float | str | None:
         return text
 
 
+# A number, or the name of a column.
 NUMBER_OR_NAME = click.types.FuncParamType(parse_number_or_name)
 # What the help calls such a value.
 NUMBER_OR_NAME.name = "text"
@@ -347,6 +352,8 @@ def read_text(path: Path) -> str:
     """Return the text of a file; raise `DataError` where it cannot be read, or has no end."""
     try:
         with path.open("rb") as file:
+            # One byte more than is allowed tells a file that is too long, without its size: a pipe
+            # has none.
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise DataError(f"{path}: is larger than {MAX_BYTES >> 20} MB; give another file")
@@ -559,6 +566,7 @@ class Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # The thread ends at its next wake-up; under the lock it cannot be drawing any more.
         self._closed.set()
         with self._lock:
             Bar.innermost = self._outer

@@ -99,6 +99,7 @@ def declare_table(flags: Flags) -> Schema:
         for text in flags["bounds"]
         if not _DATES.fullmatch(text)
     ]
+    # Three forms of one option: numbers, numbers of one group, and dates.
     bounds = make_dict("--bounds", intervals)
     by_group = _take_group_bounds(bounds)
     matches = [match for text in flags["bounds"] if (match := _DATES.fullmatch(text))]
@@ -170,6 +171,7 @@ def _declare_column(
         raise InputError(
             f"--kind {name}={kind}: --bounds declares {name!r} as numbers; leave one of them out"
         )
+    # An option declares a column that the schema's file leaves out.
     declared = None if isinstance(column, Skip) else column
     missing = () if declared is None else declared.missing
     if values is None:
@@ -240,6 +242,7 @@ def _copy_values(
     copied: dict[str, Sequence[Value]] = {}
     for name, other in make_dict("--values-of", pairs).items():
         declared = schema.columns.get(other)
+        # What an option says goes before what the file says.
         groups = values.get(other, ())
         if not (groups or declared is None or isinstance(declared, Skip)):
             groups = declared.values
@@ -276,6 +279,7 @@ def _read_values(name: str, source: str, dialect: Dialect) -> Sequence[Value]:
     from apiece.datasets import read_values
 
     path, mark, column = source.partition("::")
+    # A .txt file is a list of values, any other a table.
     if not mark and Path(path).suffix != ".txt":
         column = name
     try:

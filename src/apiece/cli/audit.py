@@ -304,6 +304,8 @@ def _make_shadow_job(run: Path, models: int, seed: int) -> tuple[ShadowJob, Call
     import numpy as np
 
     job = _read_job(run)
+    # Shadow models draw their own members, so that coins of the audit's seed may stand for those
+    # that a release has forgotten.
     people = _read_people(job, seed if job.run.seed is None else None)
     from apiece.audit.shadows import half_plan, table_job
     from apiece.jobs.prepared import choose_batch_size
@@ -312,6 +314,7 @@ def _make_shadow_job(run: Path, models: int, seed: int) -> tuple[ShadowJob, Call
     job = choose_batch_size(job, people.budgets)
     training = job.training_of(job.training.strategy)
     assert training.batch_size is not None  # set by `choose_batch_size`
+    # Persons of whom no row is usable are left out of the budgets too.
     usable = ~people.train.faulty
     train = people.train.select(usable)
     if train.person is not None:
@@ -422,6 +425,7 @@ def audit_model(
 
     member_arrays = read_arrays(members)
     other_arrays = read_arrays(others)
+    # The files are checked before the model is loaded, which takes long and may run code.
     for path, arrays in ((members, member_arrays), (others, other_arrays)):
         if not {"inputs", "targets"} <= set(arrays):
             raise DataError(f"{path}: has {sorted(arrays)}; give arrays inputs and targets")

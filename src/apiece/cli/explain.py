@@ -95,6 +95,7 @@ def command(
     With --groups and --page it writes one HTML file, on which people pick a budget and see what it
     means, whatever the others choose, under the strategy that will be run.
     """
+    # Two commands in one: the page of budgets on offer, or the meaning of a single one.
     if any(flags[name] is not None for name in ("levels", "page", "groups")):
         refuse_given(
             (*BUDGET, "consent", "purpose", "figure"), "goes with a single budget; leave it out"
@@ -182,6 +183,7 @@ def _write_page(
         offer = offer | {"groups": _split_evenly(Levels(levels))}
     groups = _check_offer(offer)
     page = offer["page"]
+    # How many plans there are is known once the first is made.
     with Bar(0) as bar:
 
         def show_progress(_: int, total: int) -> None:

@@ -409,6 +409,7 @@ def _read_people(ledger: Ledger, data: Path, flags: Flags) -> Ids:
     from apiece.ledger.codec import parse_ids
 
     texts = read_persons(read_table(data, make_dialect(flags)), flags["person"])
+    # Each person once, in the order of the table.
     people = list(dict.fromkeys(texts.tolist()))
     ids, known = parse_ids(people, ledger.id_kind)
     if not known.all():

@@ -233,6 +233,7 @@ def _compare(flags: Flags, parameters: int | None, classes: int | None, as_json:
             for row in rows
             if row.noise_over_signal is not None
         }
+    # What was measured and is predicted stands against one strict budget for all.
     baseline = noises.get("uniform")
     gain = None if baseline is None else measured_gain(baseline)
     predicted = {}
@@ -389,6 +390,7 @@ def format_plan(plan: Plan) -> str:
     names = []
     if len(deltas) > 1:
         names.append("delta")
+    # A plan of several stages has these numbers for each of them, and no table can show all.
     if "stages" not in data:
         share = "times" if plan.has_fixed_steps else "sampling_probability"
         names += [share, "clip_norm", "noise_multiplier"]
@@ -457,6 +459,7 @@ def format_budget(asked: float, spent: float) -> tuple[str, str]:
     >>> format_budget(0.5, 0.49991), format_budget(0.5, 0.500001), format_budget(0.50004, 0.50003)
     (('0.5', '0.5'), ('0.5', '0.5001'), ('0.50004', '0.50003'))
     """
+    # Seventeen digits tell any two floats apart.
     for digits in range(4, 18):
         asked_text = f"{asked:.{digits}g}"
         spent_text = rounded_up(spent, digits)

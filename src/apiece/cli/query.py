@@ -150,6 +150,8 @@ def command(
     require("queries", "sqlalchemy", "duckdb", "pandas", "pyarrow")
     _require_ledger(flags)
     registered = _find_registration(source)
+    # A recorded answer is told before anything heavy is imported: neither DuckDB nor the rows are
+    # needed.
     if registered is not None and not (cost_only or again or flags["within"] is not None):
         recorded = _tell_recorded(registered, query, flags)
         if recorded is not None:
@@ -167,6 +169,7 @@ def command(
     _refuse_log_in_table(steward_log, source)
     delta = flags["delta"]
     epsilon = _find_epsilon(query, schema, flags, split)
+    # Computed in any case: it raises what the question itself would, before a ledger is opened.
     cost = query_cost(query, schema, epsilon=epsilon, delta=delta, split=split, rows=flags["rows"])
     if cost_only:
         emit(as_json, asdict(cost), _format_cost(cost, delta or EXAMPLE_DELTA))
@@ -180,6 +183,8 @@ def command(
             session = Session(table, schema, ledger, log=log)
             if ledger is not None and flags["analysis"] is None and not again:
                 terms = table.declarations.terms
+                # {"epsilon": epsilon}| The name is a digest of all that the question says, so that
+                # the same one is found again without a name.
                 named = flags | {"epsilon": epsilon}
                 analysis = _name_question(query, terms, table.fingerprint, named)
                 _refuse_repeat(ledger, analysis)
@@ -323,6 +328,7 @@ def _refuse_repeat(ledger: Ledger, analysis: str) -> None:
     """Raise `InputError` where the same question was answered, before it is charged twice."""
     try:
         answered = ledger.status(analysis) == "committed"
+    # Under this name stands another question: `ask` will say so.
     except AnalysisError:
         return
     if answered:
@@ -437,6 +443,7 @@ def _open_table(
     path = Path(source)
     if is_registered(source):
         return DeferredTable.from_registration(Registration.open(source), memory=size)
+    # A digest that is asked for has to be compared, and what is no file has none before it is read.
     if settings["fingerprint"] is not None or not path.is_file():
         return register(source, schema, memory=size, **settings)
 
@@ -450,6 +457,7 @@ def _open_log(path: Path | None) -> Log:
     """Return a function that writes the steward's messages to a file for its owner alone."""
     if path is None:
         return lambda message: None
+    # The first line is the mark by which a later command knows the file as a log.
     append(path, json.dumps("apiece query"), STEWARD_LOG)
     return lambda message: append(path, json.dumps(message, ensure_ascii=True), STEWARD_LOG)
 

@@ -97,6 +97,7 @@ def command(
             f"--language {language}: is of the statement's page, which --as statement writes; the "
             f"{kind} is in English: leave it out"
         )
+    # All refusals come before the folder's papers are completed, which writes to it.
     _check_source(source, out)
     given_words = {name: value for name, value in words.items() if value is not None}
     if levels and source.is_dir():
@@ -155,6 +156,7 @@ def _write_papers(
     # Holds the statement against everything else in the folder.
     read_source(source, words)
     statement = json.loads(read_text(source / STATEMENT))
+    # All papers are made before the first is written.
     contents = {}
     for name in paths:
         _, make_paper = papers[name]

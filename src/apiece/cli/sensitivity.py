@@ -218,6 +218,7 @@ def _draw_surface(query: Expression, path: Path) -> None:
         raise InputError(
             f"--figure: {len(query.attributes)} attributes; a surface needs exactly two"
         )
+    # One record for each point of the grid, the first attribute the slowest to change.
     a, b = (np.linspace(low, high, GRID) for low, high in query.ranges.values())
     columns = np.meshgrid(a, b, indexing="ij")
     grid = np.stack([column.ravel() for column in columns], axis=1)

@@ -123,6 +123,7 @@ def command(source: Path, as_json: bool, **flags: Any) -> None:
         )
     dialect = replace(make_dialect(flags), decimal=schema.decimal)
     budgets = _read_budgets(source, schema.person, flags, dialect)
+    # Columns of budgets are no columns of the synthetic table.
     unused = [name for name in (flags["epsilon"], flags["delta"]) if name in schema.columns]
     settings: Flags = {
         "workload": flags["workload"],
@@ -136,6 +137,7 @@ def command(source: Path, as_json: bool, **flags: Any) -> None:
         errors = expect_errors(schema, budgets, **settings)
         emit(as_json, {"columns": errors}, _format_errors(errors))
         return
+    # All names are checked before the long part begins.
     names = _name_files(flags["out"], source)
     synthetic = _synthesize(source, schema, budgets, dialect, settings, flags)
     table = synthetic.frame(flags["records"], seed=flags["seed"])
@@ -169,6 +171,7 @@ def _synthesize(
 
     ledger = None if flags["url"] is None else Ledger.open(flags["url"], create=False)
     with warnings.catch_warnings(record=True) as caught, Bar(_PERCENT, "budgets spent") as bar:
+        # Caught and printed at the end: in between the bar is on the terminal.
         warnings.simplefilter("always", StewardWarning)
         synthetic = synthesize(
             source,

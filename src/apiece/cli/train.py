@@ -265,6 +265,7 @@ def make_job(config: Path | None, compare: bool, flags: Flags, tune: Path | None
     """Return the job that a config, options and a file of a search describe; options win."""
     from apiece.jobs import job_from_dict, read_job
 
+    # An option that was not given changes nothing in the config.
     changes = {name: value for name, value in flags.items() if value not in (None, ())}
     if "epsilon" in changes:
         if isinstance(parse_number_or_name(changes["epsilon"]), float):
@@ -272,12 +273,15 @@ def make_job(config: Path | None, compare: bool, flags: Flags, tune: Path | None
                 f"--epsilon = {changes['epsilon']}: is a number, but must name the column with "
                 "each record's ε; for one ε for all, add a column that holds it"
             )
+        # A column of budgets takes the place of simulated groups in the config.
         changes["groups"] = ()
     if tune is not None:
         changes |= _read_search(tune, changes)
     if compare:
         method = changes.get("method", "dp-sgd")
         if config is not None and "method" not in changes:
+            # {"strategies": ()}).training.method| The config is read for its method alone, without
+            # strategies that may be of another one.
             method = read_job(config, changes | {"strategies": ()}).training.method
         # None for an unknown method, for which the job is refused.
         strategies = list(COMPARED.get(method, []))
@@ -290,6 +294,7 @@ def make_job(config: Path | None, compare: bool, flags: Flags, tune: Path | None
         stated_delta = None
     else:
         job = read_job(config, changes)
+        # The job's own δ has a default, with which nobody may train unawares.
         stated_delta = read_toml(config, "config").get("budgets", {}).get("delta")
     require_delta(changes.get("delta", stated_delta))
     return job

@@ -36,6 +36,7 @@ def describe_answer(answer: Answer) -> Json:
         # Values that were found have no numbers.
         if "estimate" in row:
             panels.setdefault(str(row.get("statistic", "")), []).append(row)
+    # A chart of one number says nothing, and one of too many cannot be read.
     charts = {name: rows for name, rows in panels.items() if 1 < len(rows) <= MOST}
     return {
         "query": answer.query,

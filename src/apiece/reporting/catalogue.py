@@ -35,6 +35,8 @@ def translate(text: str, language: str, /, **values: str) -> str:
     entries, patterns = _read_catalogue()
     if text in entries:
         return entries[text][language].format(**values)
+    # A sentence with numbers in it, as a statement writes them; they are written anew in the
+    # language.
     for pattern, key in patterns:
         if match := pattern.fullmatch(text):
             found = {name: localize(value, language) for name, value in match.groupdict().items()}
@@ -62,6 +64,8 @@ def _read_catalogue() -> tuple[dict[str, dict[str, str]], list[tuple[re.Pattern[
     patterns = []
     for entry in tomllib.loads(content)["text"]:
         entries[entry["of"]] = entry
+        # The text with each word in braces as a group that takes numbers alone: even parts are
+        # text, odd ones the names.
         if "{" in entry["of"]:
             parts = re.split(r"\{(\w+)\}", entry["of"])
             written = []

@@ -48,6 +48,7 @@ def closing_table(run: Run) -> str:
         rows.append([figure, "", "", *texts])
     rows.append(["ε spent by group", "", "", *[""] * len(strategies)])
     groups = strategies[0].promises
+    # The groups are those of the budgets, and so the same in every strategy.
     for position, group in enumerate(groups[:MOST_GROUPS]):
         spent = [spent_text(strategy.promises[position]) for strategy in strategies]
         rows.append([f"  {group.name}", str(group.records), f"{group.epsilon:g}", *spent])
@@ -236,6 +237,7 @@ def _write_verdict_on_bounds(bounds: list[tuple[str, LowerBound]]) -> list[str]:
             "Verdict: no leak is shown. That is no proof that there is none: a stronger attack",
             "may find one. What is promised rests on the plan's accounting, not on an audit.",
         ]
+    # A bound under an assumption is named only where it says more than those without.
     shown = 0.0 if largest is None else largest.epsilon
     assumed = largest_bound(conditional)
     if assumed is not None and assumed.epsilon > shown:
@@ -265,6 +267,7 @@ def largest_bound(bounds: list[tuple[str, LowerBound]]) -> LargestBound | None:
     if not bounds:
         return None
     name, largest = max(bounds, key=lambda pair: pair[1].epsilon)
+    # A union bound over all that could have been picked.
     error = math.fsum(1 - bound.confidence for _, bound in bounds)
     return LargestBound(name, largest.epsilon, max(1 - error, 0.0), largest.assumption)
 

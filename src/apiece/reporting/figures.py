@@ -25,12 +25,14 @@ if TYPE_CHECKING:
 
 # Every colour has a contrast of 3 or more on white and on the page's dark ground.
 COLOURS = ["#2C7FC9", "#CF6215", "#16886B", "#9566C9", "#C84B87", "#77838F"]
+# Beside the colours, for whoever cannot tell these apart.
 MARKERS = ["o", "s", "^", "D", "v", "P"]
 # Colours of a figure that stand for colours of the page, which change with its ground.
 _INK = "#010203"
 _GRID = "#010204"
 # What takes their place in the SVG.
 _PAGE_COLOURS = {_INK: "currentColor", _GRID: "var(--line)"}
+# Texts stay texts, ids are the same in every process, and the grounds are the page's.
 _STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "apiece",
@@ -95,6 +97,7 @@ def budgets(by_strategy: Mapping[str, Sequence[Promise]]) -> Markup | None:
     axes.plot([], [], color=_INK, linewidth=2, label="asked")
     _label_rows(axes, [groups[position].name for position in positions])
     axes.set_xscale("log")
+    # Room at both ends, in proportion, as the scale is logarithmic.
     low, high = axes.get_xlim()
     axes.set_xlim(low / 1.25, high * 1.25)
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -221,6 +224,7 @@ def estimates(rows: Sequence[Mapping[str, Any]], statistic: str) -> Markup:
     heights = np.arange(len(rows))
     lows = np.array([row["low"] for row in rows], dtype=np.float64)
     highs = np.array([row["high"] for row in rows], dtype=np.float64)
+    # Some numbers have no interval, as those of ranks.
     known = np.isfinite(lows) & np.isfinite(highs)
     axes.hlines(heights[known], lows[known], highs[known], color=COLOURS[0], linewidth=2)
     axes.plot([row["estimate"] for row in rows], heights, MARKERS[0], color=COLOURS[1], ms=4)
@@ -233,6 +237,7 @@ def estimates(rows: Sequence[Mapping[str, Any]], statistic: str) -> Markup:
 def _label_rows(axes: Any, names: Sequence[str]) -> None:
     """Give each row of a figure its name, the first one on top; long ones make it wider."""
     labels = [figure_text(name) for name in names]
+    # A name of twenty characters fits the width; each one more needs about .09 inches.
     excess_characters = max(map(len, labels)) - 20
     if excess_characters > 0:
         axes.figure.set_figwidth(_WIDTH + 0.09 * excess_characters)
@@ -245,6 +250,7 @@ def _write_svg(figure: Any, title: str) -> Markup:
     """Return a figure as SVG with a title for readers who cannot see it, in the page's colours."""
     # matplotlib escapes the texts that `figure_text` let through.
     buffer = io.StringIO()
+    # Without date and creator, the same figure is the same bytes.
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :]

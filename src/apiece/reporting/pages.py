@@ -163,6 +163,8 @@ def render(subject: Subject, edition: str) -> str:
     template = environment().get_template("report.html.j2")
 
     def render_block(name: str, **values: object) -> Markup:
+        # Blocks are rendered one by one, each with its own values, so that none can read what
+        # another was given.
         context = template.new_context(values | {"declared": subject.declared})
         parts = template.blocks[name](context)
         return Markup("".join(parts).rstrip("\n"))
@@ -235,6 +237,7 @@ def contributor_page(
     # The page computes nothing; every count on it was made by `contract.choices`, and is rounded
     # up. Without JavaScript and in print it shows a table of all.
     strategy = strategy or choices.outcomes[0].strategy
+    # (the contributor's budget, what the others choose) → what follows.
     outcomes = {
         (outcome.budget, outcome.others): outcome
         for outcome in choices.outcomes
@@ -248,6 +251,8 @@ def contributor_page(
     expected = [
         say("choose.share", share=f"{100 * share:.0f}", name=plain(name)) for name, share in shares
     ]
+    # None, str]] = [| None stands for the shares that are expected; a number for all others
+    # choosing that budget.
     others: list[tuple[int | None, str]] = [
         (None, say("choose.expected", shares=", ".join(expected)))
     ]

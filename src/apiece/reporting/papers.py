@@ -61,6 +61,7 @@ def statement_pdf(statement: Json, language: str = LANGUAGES[0]) -> bytes:
     source = (files("apiece.reporting") / "templates" / "statement.typ").read_bytes()
     for size in _SIZES:
         data = _change_texts(content | {"size": size}, _escape_missing)
+        # Neither a font of this machine nor its clock may show in the page.
         page: bytes = typst.compile(
             source,
             font_paths=[str(fonts)],
@@ -482,6 +483,8 @@ def complete_papers(folder: str | Path, **words: str) -> Run:
     if run.estimator is None:
         import tomli_w
 
+        # The words stand in the config, in metrics.json and in the statement; the statement is
+        # bound to the first two, and made last.
         config = _json.read_toml(folder / CONFIG, "config")
         config["run"] = config.get("run", {}) | checked_words
         papers[CONFIG] = tomli_w.dumps(config)
@@ -492,6 +495,7 @@ def complete_papers(folder: str | Path, **words: str) -> Run:
     papers[STATEMENT] = to_text(statement)
     papers[REPORT] = report(run).html
     papers[MODEL] = replace_statement(folder / MODEL, statement)
+    # All papers are made and written before the first old one is touched.
     staged = RunFolder(folder / "papers.new")
     for name, content in papers.items():
         staged.write(name, content)

@@ -63,6 +63,7 @@ def save(figure: Figure, path: Path) -> None:
     """
     with writing(path, FIGURE) as file:
         form = path.suffix.lower().removeprefix(".")
+        # The mark by which `writing` knows a figure that it may replace.
         mark = {"Software" if form == "png" else "Creator": "apiece figure"}
         figure.savefig(file, format=form, dpi=150, metadata=mark)
 
@@ -94,6 +95,7 @@ def promise(explanation: Explanation) -> Figure:
     )
     person = np.arange(_PEOPLE)
     for axes, count, title in zip(figure.subplots(1, 2), (blind, right), titles, strict=True):
+        # The people in one order: whom blind guesses get right, whom the result adds, all others.
         colours = np.where(person < blind, _RIGHT, np.where(person < count, _MORE, _WRONG))
         columns = person % _ROW
         rows = -(person // _ROW)
@@ -120,6 +122,7 @@ def privacy_curves(curves: Mapping[str, PrivacyCurve]) -> Figure:
     epsilon = np.linspace(0.0, reach, 120)
     for colour, (label, curve) in zip(COLOURS, curves.items(), strict=False):
         lower, upper = curve.delta(epsilon)
+        # Just below the axis, so that the line reaches it.
         visible = upper >= _LEAST_DELTA / 10
         band = visible & (lower > 0)
         left.plot(epsilon[visible], upper[visible], color=colour, label=figure_text(label))

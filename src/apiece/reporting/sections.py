@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 EDITIONS = ("internal", "public")
 # Rows of a table; plan.json has every group.
 SHOWN = 40
+# What a section reads where it reads nothing of anybody.
 DECLARED = "declared"
 # What a section reads → why it is in no public edition.
 READS = {
@@ -180,6 +181,8 @@ def _of_run(run: Run) -> Subject:
         fixed_steps=run.kept.plan.has_fixed_steps,
         turns=run.kept.plan.has_turns,
     )
+    # Rows that come with apiece are public, and simulated budgets are nobody's: then nothing has to
+    # be hidden.
     public = data.packaged and data.simulated_budgets
     open_reads = frozenset({"budgets", "held out", "members"} if public else ())
     plans = {strategy.strategy: strategy.plan for strategy in run.strategies}
@@ -276,6 +279,7 @@ def contract(subject: Subject) -> Json:
     """Return each group's ε spent and excess, and whether both are within what was allowed."""
     plan = subject.plan
     measures = plan.measures
+    # Of many groups it is not computed.
     if measures.forward is None or measures.backward is None:
         return {"clauses": None, "many": len(plan.groups)}
     clauses = []
@@ -293,6 +297,7 @@ def contract(subject: Subject) -> Json:
 def influence(subject: Subject) -> Json | None:
     """Return each group's share of the batch, and of the greatest pull on a step's sum."""
     plan = subject.plan
+    # Shares of a batch are of one stage of clipped sums.
     if len(plan.stages) != 1 or subject.declared.method == "pate":
         return None
     groups = plan.groups
@@ -351,6 +356,7 @@ def comparison(subject: Subject) -> Json | None:
     if run.models == 1 or not run.totals:
         return None
     promises = run.kept.promises
+    # `total_costs` has chosen the same groups, by the same function.
     released = [promises[position] for position in choose_shown(len(promises))]
     return {"totals": list(zip(run.totals, released, strict=False)), "models": run.models}
 
@@ -376,6 +382,7 @@ def _describe_categorical(column: Json) -> str:
     return "one of " + ", ".join(map(str, column["values"]))
 
 
+# Kind of a column → what its declaration says in words.
 _DESCRIPTIONS: dict[str, Callable[[Json], str]] = {
     "numeric": _describe_numeric,
     "date": _describe_date,
@@ -439,6 +446,7 @@ class ReportSection:
     instead: bool = False
 
 
+# Kinds of subject that a section can be of.
 _RUN = ("run",)
 _PLANNED = ("run", "plan")
 _AUDIT = ("findings",)
@@ -474,6 +482,7 @@ def sections_of(subject: Subject, edition: str) -> list[tuple[ReportSection, Jso
             continue
         if _explain_omission(section, subject, edition):
             continue
+        # The rule of this module: a section that reads what is declared is handed that and no more.
         values = section.tell(subject.declared if section.reads == DECLARED else subject)
         if values is not None:
             shown.append((section, values))
@@ -503,6 +512,7 @@ def left_out_text(subject: Subject, edition: str) -> str:
 def cards(subject: Subject, edition: str) -> list[tuple[str, str]]:
     """Return the three numbers on top of a page, each with what it is."""
     declared = subject.declared
+    # The cards stand on top of every page, and are held to the same rule as sections.
     if edition == "public" and not _CARDS_READ[declared.of] <= subject.open:
         return list(_list_declared_cards(declared))
     if subject.findings is not None:
