@@ -56,6 +56,7 @@ _HONOURED_NAMES = (
     "dataloader_multiprocessing_context dataloader_in_order remove_unused_columns label_names "
     "do_train do_eval do_predict"
 )
+# The same names, one by one.
 HONOURED = frozenset(_HONOURED_NAMES.split())
 
 # The other fields, by what to do in place of giving them.
@@ -90,6 +91,7 @@ _REMEDIES = {
         "gradient_checkpointing_kwargs activation_checkpointing activation_checkpointing_kwargs"
     ),
 }
+# Name of a field → what to do in place of giving it.
 REFUSED = {name: remedy for remedy, names in _REMEDIES.items() for name in names.split()}
 
 # What is computed from records without noise, and so never logged.

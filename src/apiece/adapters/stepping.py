@@ -144,6 +144,7 @@ def of_kind_of_labels(outputs: Outputs, labels: torch.Tensor) -> torch.Tensor:
     return of_classes(outputs, labels) if are_classes else of_several(outputs, labels)
 
 
+# What Hugging Face calls a model's loss → the loss of one record that it averages.
 _LOSSES: dict[str, Loss] = {
     "ForCausalLM": of_next_tokens,
     "ForMaskedLM": of_tokens,
@@ -153,6 +154,7 @@ _LOSSES: dict[str, Loss] = {
 _RECORD_KINDS = frozenset(
     f"For{medium}Classification" for medium in ("Sequence", "Image", "Video", "Audio")
 )
+# By `problem_type`, where a model's settings have one.
 _BY_PROBLEM: dict[str, Loss] = {
     "regression": of_numbers,
     "single_label_classification": of_classes,

@@ -59,6 +59,7 @@ _REASON_LENGTH: Final = 160
 _WIDE: Final = (b"\xff\xfe", b"\xfe\xff")
 # Beginnings of archives and of older spreadsheets.
 _ARCHIVES: Final = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+# What to do with a spreadsheet, with JSON and with an archive.
 _SHEET: Final = 'save the sheet as "CSV UTF-8" and pass that file'
 _JSON: Final = (
     "convert it in Python: import pandas; pandas.read_json({path!r}, lines={lines}, dtype=False)"

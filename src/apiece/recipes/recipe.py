@@ -114,6 +114,7 @@ def make_small_cnn(shape: Shape, classes: int, *, width: int = 32) -> nn.Module:
     )
 
 
+# Name of a head → what makes it, from the shape of features and the number of classes.
 HEADS: MappingProxyType[str, Callable[[Shape, int], nn.Module]] = MappingProxyType(
     {
         "linear": make_linear,
@@ -198,6 +199,7 @@ def _integrate_weight(t: Tensor, quiet: float, ramp: float) -> Tensor:
     return torch.where(beyond < ramp, beyond**2 / (2 * ramp), beyond - ramp / 2)
 
 
+# Name of a transform → what makes it, from pixels of a side and channels.
 TRANSFORMS: Mapping[str, Callable[[int, int], Transform]] = {
     "scattering": lambda side, colours: Scattering(side),
     "leaf-patches": LeafPatches,
@@ -522,6 +524,7 @@ def read_recipe(path: str | Path) -> Recipe:
     return Recipe.from_dict(read_toml(path, "recipe"))
 
 
+# Recipes by name, as commands and estimators take them.
 RECIPES: MappingProxyType[str, Recipe] = MappingProxyType(
     {
         "scattering-linear": Recipe(),

@@ -47,8 +47,11 @@ DEFAULT_BINS: Final = 16
 _DIGITS: Final = 6
 # Microseconds in a day.
 _DAY: Final = 86_400_000_000
+# "age < 18": column, operator, value; longer operators come first, so that "<=" is not read as "<".
 _CONDITION: Final = re.compile(r"(.+?)\s*(<=|>=|!=|=|<|>)\s*(.+)")
+# "age is missing", or "is not missing".
 _GAP: Final = re.compile(r"(.+?)\s+is\s+(not\s+)?missing")
+# A rule is all of its conditions together.
 _AND: Final = re.compile(r"\s+and\s+")
 
 

@@ -9,6 +9,7 @@ from apiece._types import Json
 from apiece.reporting.pages import Report, environment
 from apiece.synthesis.charges import Charges
 
+# For the steward with real errors, and for everybody without.
 EDITIONS: Final = ("internal", "public")
 # Distinct budgets that a page lists one by one, at most.
 _LISTED: Final = 20

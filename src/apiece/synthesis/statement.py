@@ -13,6 +13,7 @@ from apiece._types import Json
 from apiece.errors import DataError
 from apiece.synthesis.charges import Charges
 
+# Names the form of a statement, so that a reader knows what to expect in it.
 STATEMENT: Final = "apiece statement of a synthetic table 1"
 # Distinct budgets that are listed one by one, at most.
 _LISTED: Final = 20

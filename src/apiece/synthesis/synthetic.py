@@ -31,7 +31,9 @@ if TYPE_CHECKING:
 
     from apiece.reporting import Report
 
+# Version of the file's content; another one is refused.
 FORMAT: Final = "apiece synthesis 1"
+# A file with this mark is one that `save` may replace; any other is not written over.
 MODEL_FILE: Final = Kind("a synthesis", (".json",), b'{"format": "apiece synthesis')
 # Counts that are told from none: at least so many standard deviations of their noise.
 _TOLD_APART: Final = 2.0

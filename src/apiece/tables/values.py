@@ -26,11 +26,13 @@ _DIGITS: Final = 310
 _EXACT: Final = Context(prec=400)
 # From here on different whole numbers are one double.
 _WHOLE: Final = 2**53
+# From which moments are counted, in UTC.
 _EPOCH: Final = datetime(1970, 1, 1)
 # Types of cells that have a value; others, as lists, have none and cannot be looked up.
 _SCALARS: Final = (str, bool, int, float, Decimal, date, np.generic)
 # Texts of booleans, in lower case.
 _WORDS: Final = {"true": True, "false": False}
+# A number as people write it in ASCII: at least one digit, and an exponent of four digits at most.
 _NUMBER: Final = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,4})?", re.ASCII)
 # A date or time as ISO 8601 writes it, and its distance from UTC.
 _MOMENT: Final = re.compile(
@@ -40,6 +42,7 @@ _MOMENT: Final = re.compile(
 )
 # The format of dates where none is declared.
 ISO: Final = "%Y-%m-%d"
+# Everything before a distance from UTC; there is a clock, with a colon, in front of it.
 _OFFSET: Final = re.compile(r"(.*:.*?)([+-])(\d{2}):?(\d{2})?")
 
 

@@ -41,6 +41,7 @@ _MODULE_ATTRIBUTES = frozenset(
 # Marks by which other training loops know a user's model again; no forward reads them.
 _MARKS = frozenset({"_is_accelerate_prepared"})
 
+# Dicts of hooks that run around a module's own forward or backward.
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 # Attributes of a class that say where it stands and not what it does.

@@ -46,6 +46,7 @@ PROBES = 4096
 # Probes in memory at a time.
 _PROBES_AT_A_TIME = 64
 
+# How messages name the two halves of a record.
 _HALVES = ("inputs", "targets")
 
 # Opacus' samplers, in which each record has the same chance.

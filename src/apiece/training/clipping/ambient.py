@@ -94,6 +94,7 @@ def computes_in_single() -> bool:
         return False
 
 
+# For a step that needs no setting: one context for all, which costs nothing to enter.
 _AS_IT_IS = contextlib.nullcontext()
 
 

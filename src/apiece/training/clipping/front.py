@@ -27,6 +27,7 @@ from apiece.training.clipping.engine import (
 from apiece.training.clipping.records import Batch, ClippedSum, LossFunction, Tree
 from apiece.training.clipping.torch_internals import WRAPPED_MODULE
 
+# How records are clipped: as `clip_and_sum` explains.
 METHODS = ("auto", "proved", "alone")
 
 

@@ -81,7 +81,6 @@ def tidy(graph: fx.GraphModule) -> None:
             continue
         # Memory that somebody may read before it is written would hold what another batch left.
         if name_of(node) in UNFILLED and not is_filled(node):
-            # Operators that fill memory take the arguments of those that do not.
             node.target = _ZEROS[name_of(node)]
         notes = node.meta.get("custom", {})
         node.meta["module"] = notes.get("module", "")
@@ -155,6 +154,7 @@ _ZEROS: dict[str, Any] = {
 
 # ---------------------------------------------------------------- two captures agree
 
+# What is said of two captures that differ, after where they do.
 _MOVES = (
     "a value of Python's (a coin, a clock, a counter, the number of records) decides what is "
     "computed: draw with torch, for each record, or give it as an input"

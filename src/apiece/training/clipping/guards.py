@@ -159,6 +159,7 @@ def bounds(clip_norms: torch.Tensor | float, size: int, device: torch.device) ->
 
 # Containers within containers that inputs or targets may have.
 MAX_DEPTH = 32
+# Exact types of tensors that may be given; a subclass may compute something else.
 _PLAIN_TENSORS = (torch.Tensor, nn.Parameter)
 
 

@@ -219,6 +219,7 @@ def _convolution(call: Call) -> Layouts:
     return layout
 
 
+# Pooling and its backward, in two and three dimensions.
 _POOLS = """
     max_pool{0}d_with_indices avg_pool{0}d _adaptive_avg_pool{0}d adaptive_max_pool{0}d
     max_pool{0}d_with_indices_backward avg_pool{0}d_backward _adaptive_avg_pool{0}d_backward
@@ -358,6 +359,7 @@ def _batch_norm(call: Call) -> Layouts:
     return (layout, *[SHARED] * (outputs - 1))
 
 
+# Why a batch norm is refused, in the words that a user reads.
 _OVER_RECORDS = "batch normalisation takes mean and variance over the records"
 
 
@@ -385,6 +387,7 @@ def _instance_norm(call: Call, layout: Records, is_backward: bool) -> Layouts:
 
 # ---------------------------------------------------------------- attention
 
+# The fused attentions, by where they run.
 _ATTENTION = """
     _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention
     _scaled_dot_product_flash_attention _scaled_dot_product_cudnn_attention

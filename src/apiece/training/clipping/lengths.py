@@ -174,6 +174,7 @@ class Family:
         return size_between(value, other, self.batch, (self.lengths[1], self.lengths[0]), length)
 
 
+# Where shapes are worked out without values.
 _META = torch.device("meta")
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+# The name of the standard library, beside those of packages.
 PYTHON = "python"
 # Installed libraries whose functions are not followed: their code is known to keep no state of a
 # forward, or none that a forward reads.

@@ -39,6 +39,7 @@ _WIDE = {
     torch.float32: torch.float64,
     torch.complex64: torch.complex128,
 }
+# Double precision is at hand there, whatever device the model is on.
 _CPU = torch.device("cpu")
 
 

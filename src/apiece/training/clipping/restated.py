@@ -78,6 +78,7 @@ def _pool(function: Any, axes: tuple[int, ...], input: Tensor, output_size: Any)
     return function(input, output_size)
 
 
+# Adaptive means in one, two and three dimensions.
 _POOLS = (functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d,
           functional.adaptive_avg_pool3d)  # fmt: skip
 for _rank, _function in enumerate(_POOLS, 1):

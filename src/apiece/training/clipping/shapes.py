@@ -205,6 +205,7 @@ def _parts_of_numbers(call: Call) -> Layouts:
     return layout
 
 
+# Paddings that take their values from the tensor's border.
 _PADS = """
     reflection_pad1d reflection_pad2d reflection_pad3d
     replication_pad1d replication_pad2d replication_pad3d

@@ -78,6 +78,7 @@ class Places:
 Layout: TypeAlias = Shared | Summed | Records | Places
 # What a rule gives: one layout for all that the operator gives, or one for each of it.
 Layouts: TypeAlias = Layout | tuple[Layout, ...]
+# Both hold nothing: one of each is enough, and layouts compare by value.
 SHARED = Shared()
 SUMMED = Summed()
 
@@ -365,6 +366,7 @@ def along(call: Call, name: str = "self", dim: str = "dim") -> tuple[fx.Node, La
 # ---------------------------------------------------------------- entry by entry
 
 
+# Entry e of the output is made of the entries at e of what the operator takes, after broadcasting.
 POINTWISE = words(
     """
     abs acos acosh add addcdiv addcmul angle asin asinh atan atan2 atanh bitwise_and
