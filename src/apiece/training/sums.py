@@ -35,9 +35,9 @@ class Sums:
 
     width: the most rows in memory at a time; None takes all at once. It bounds the memory and is no
     part of the mechanism. people: the person of each row; None where each row is a record.
-    rows_of_run: that are summed over in all, about; None where nobody knows. With method="auto"
-    they are weighed against the cost of a capture. The other parameters, and the errors, are as in
-    `clip_and_sum`.
+    rows_of_run: about how many rows all steps of the run sum over; None where nobody knows. With
+    method="auto" they are weighed against the cost of a capture. The other parameters, and the
+    errors, are as in `clip_and_sum`.
     """
 
     def __init__(

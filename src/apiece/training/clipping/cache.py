@@ -92,7 +92,7 @@ Signature: TypeAlias = tuple[object, ...]
 
 @dataclass(slots=True, eq=False)
 class _Form:
-    """A form of batches with its engine, and what of Python's that was captured with."""
+    """A form of batches with its engine, and a watch over what Python held at the capture."""
 
     signature: Signature
     loss_fn: LossFunction

@@ -237,8 +237,8 @@ def make_fakes(
 class Task:
     """A model and a loss to be captured.
 
-    axes: of the records' tensors, by number, that have one length in common; with how much longer
-    than it each is.
+    axes: those that follow the length of the records: the number of a records' tensor, its axis,
+    and how much longer than the length it is.
     """
 
     model: nn.Module

@@ -49,8 +49,8 @@ Axes = tuple[tuple[int, int, int], ...]
 class Family:
     """A graph for any length from `shortest` to `longest`.
 
-    lengths: the first two that were captured. graph: of `batch` records of the second. other: of
-    few records of the first, by node of the graph.
+    lengths: the first two that were captured. graph: of `batch` records of the second length.
+    other: for each node of the graph its partner in the capture of few records of the first length.
     """
 
     axes: Axes

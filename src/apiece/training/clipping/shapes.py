@@ -369,5 +369,5 @@ def _arange(call: Call) -> Layouts:
 
 @rule("linspace eye logspace hann_window tril_indices triu_indices _weight_norm_interface")
 def _shared_layout(_call: Call) -> Layouts:
-    """Of what is shared alone: the laws let nothing else through."""
+    """Return SHARED: the laws let nothing come here that is not made of what is shared."""
     return SHARED
