@@ -193,7 +193,7 @@ class Plan(Numbers):
             BudgetError: For a name that is given twice, and another number of names than of groups.
         """
         groups = replace(self.budget_groups, name=np.array(names))
-        # Notes speak of a group by its name, and of a renamed one by the new name.
+        # The new name takes the old one's place wherever a note has it after "group", then a space.
         notes = self.notes
         for old, new in zip(self.budget_groups.name.tolist(), names, strict=True):
             notes = tuple(note.replace(f"group {old} ", f"group {new} ") for note in notes)
