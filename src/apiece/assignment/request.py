@@ -178,6 +178,7 @@ class Request:
         """
         # By twice what they were above, and by at least `BACK`; doubled each time, as ε may jump.
         asked = self.groups.epsilon
+        # A factor beyond e counts as e, so that an ε without bound does not lower the aim to 0.
         overspending = np.minimum(np.log(np.maximum(spent / asked, 1.0)), 1.0)
         retreat = (2 * overspending + BACK) * 2**times
         return replace(self, back=self.back + np.where(spent > asked, retreat, 0.0))

@@ -74,6 +74,7 @@ class Pool:
     people: Units | None = None
 
     def __post_init__(self) -> None:
+        # Ids and groups are one a unit, inputs and targets one a row; without people these agree.
         ids = _check.record_ids("ids", self.ids)
         require_ids("ids", self.ids, groups=self.groups)
         object.__setattr__(self, "groups", np.asarray(self.groups))
@@ -154,6 +155,7 @@ class ShadowJob:
                 "pool.people: the plan is for persons (plan.unit); say whose each row is, or rows "
                 "would be audited in their place"
             )
+        # A position below 0 would count from the last group.
         lowest = int(self.budget_groups.min())
         highest = int(self.budget_groups.max())
         groups = len(self.plan.budget_groups)
@@ -323,6 +325,7 @@ def train_shadows(
     # The arrays of each block, where there is no folder.
     in_memory: dict[int, Arrays] = {}
     for block, arrays in mapper(job.train_block, missing):
+        # Written as soon as it is done: an interruption loses the blocks in work alone.
         if folder is None:
             in_memory[block] = arrays
         else:
@@ -467,6 +470,7 @@ def target_job(
     groups = np.repeat(pool.groups[None], count * models, axis=0)
     groups[np.arange(len(groups)), np.repeat(target_positions, models)] = group
     expected = shared.budget_groups.records
+    # A target's first model has it: the plan must have been made for the counts of that one.
     for target, position in enumerate(target_positions):
         counts = np.bincount(groups[target * models], minlength=expected.size)
         if not np.array_equal(counts, expected):

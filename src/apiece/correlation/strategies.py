@@ -168,6 +168,7 @@ class Buffered:
         """
         column = np.ones(steps)
         lags = np.arange(max(steps - 1, 0))
+        # (m, steps − 1); a buffer that decays at once, 0⁰ = 1, still acts on the next step.
         powers = self.decays[:, None] ** lags
         column[1:] = self.weights @ powers
         return column

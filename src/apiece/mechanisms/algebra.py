@@ -266,6 +266,7 @@ def _list_steps(mechanism: Mechanism, times: int, upward: bool) -> Iterator[tupl
         case Repeated(inner, repeats):
             yield from _list_steps(inner, times * repeats, upward)
         case Sampled(inner, probability):
+            # A coin that always shows heads is none; one that never does hides all behind it.
             if probability == 1:
                 yield from _list_steps(inner, times, upward)
             elif probability > 0:
@@ -273,6 +274,7 @@ def _list_steps(mechanism: Mechanism, times: int, upward: bool) -> Iterator[tupl
                 # it.
                 steps = _normal_form(inner, upward=upward)
                 yield from _put_behind_coin(steps, probability, times, upward)
+        # Exactly one of one step is that step.
         case Allocated(z, 1):
             yield Gaussian(z), times
         case _:

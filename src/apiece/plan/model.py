@@ -460,7 +460,7 @@ class BoundPlan(Plan):
         counts = np.bincount(index, minlength=size)
         if self.counts == "exact" and not (counts == self.budget_groups.records).all():
             raise InputError("group_index: its counts are not those of plan.budget_groups.records")
-        # No record may spend more than it allows itself: its consent is above its group's budget.
+        # No record may spend more than it allows: its consent is at least its group's budget.
         groups = self.budget_groups
         excess = np.ones(size) if groups.excess is None else groups.excess
         budgets = {"epsilon": groups.epsilon, "delta": groups.delta, "excess": excess}

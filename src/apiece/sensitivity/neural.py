@@ -182,6 +182,7 @@ def _differentiate_norms(
         # Below it, the squares of the norm's entries may have underflowed.
         smallest_square = torch.finfo(squares.dtype).tiny ** 0.5
         is_usable = bool((squares > smallest_square).all())
+    # One record's norm at a time, in units of its largest entry: slower, and of any size.
     if squares is None or not is_usable:
         try:
             return by_torch_func(model, loss_fn, x.detach(), y)

@@ -74,6 +74,7 @@ def compute_norms(columns: Floats) -> Floats:
     """Return the ℓ2 norm over the first axis, without overflow or underflow of the squares."""
     largest = np.abs(columns).max(axis=0)
     usable = (largest > 0) & np.isfinite(largest)
+    # Elsewhere the largest is 0, ∞ or NaN, and times a positive number it is the norm.
     scaled = np.divide(columns, largest, out=np.ones_like(columns), where=usable)
     squares = np.square(scaled).sum(axis=0)
     return np.asarray(largest * np.sqrt(squares))
@@ -92,6 +93,7 @@ def read_expression(
         raise AttributeRangeError(
             f"attribute {undeclared[0]!r}: it has no range; declare one, lower and upper end"
         )
+    # A floating-point number is taken for the binary fraction that it is.
     exact = {number: sympy.Rational(number) for number in expression.atoms(sympy.Float)}
     # To SymPy a symbol with other assumptions is another one, whatever its name.
     declared = {symbol: symbols[symbol.name] for symbol in expression.free_symbols}
@@ -106,6 +108,7 @@ def check_range(name: str, ends: tuple[float, float]) -> Range:
         raise AttributeRangeError(
             f"range of {name!r} = {ends!r}: unbounded or not two numbers; give two finite ends"
         ) from None
+    # The width of two finite ends may overflow.
     if not 0 < high - low < math.inf:
         problem = "empty; give a lower end below the upper one" if high <= low else "too wide"
         raise AttributeRangeError(f"range of {name!r} = [{low:g}, {high:g}]: {problem}")
@@ -241,7 +244,9 @@ class Expression:
     @cached_property
     def partial_sensitivities(self) -> tuple[sympy.Expr, ...]:
         """∂‖∇f‖₂/∂attribute = (H∇f)ᵢ/‖∇f‖₂, simplified; 0 where the norm is 0."""
+        # H∇f, an entry an attribute.
         products = [sum(map(lambda h, g: h * g, row, self.gradient)) for row in self.hessian]
+        # Of a constant f the quotient would be 0/0.
         if self.gradient_norm.is_zero:
             return tuple(sympy.Integer(0) for _ in products)
         return tuple(_simplify(product / self.gradient_norm) for product in products)
