@@ -183,8 +183,8 @@ def command(
             session = Session(table, schema, ledger, log=log)
             if ledger is not None and flags["analysis"] is None and not again:
                 terms = table.declarations.terms
-                # {"epsilon": epsilon}| The name is a digest of all that the question says, so that
-                # the same one is found again without a name.
+                # The name is a digest of all that the question says, so that the same one is found
+                # again without a name.
                 named = flags | {"epsilon": epsilon}
                 analysis = _name_question(query, terms, table.fingerprint, named)
                 _refuse_repeat(ledger, analysis)

@@ -280,8 +280,8 @@ def make_job(config: Path | None, compare: bool, flags: Flags, tune: Path | None
     if compare:
         method = changes.get("method", "dp-sgd")
         if config is not None and "method" not in changes:
-            # {"strategies": ()}).training.method| The config is read for its method alone, without
-            # strategies that may be of another one.
+            # The config is read for its method alone, without strategies that may be of another
+            # one.
             method = read_job(config, changes | {"strategies": ()}).training.method
         # None for an unknown method, for which the job is refused.
         strategies = list(COMPARED.get(method, []))

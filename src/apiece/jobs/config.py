@@ -177,6 +177,7 @@ class BudgetColumns:
                 "budgets: give the column of budgets with --epsilon (in a config: epsilon under "
                 "[budgets]), or simulated groups in a config; one of the two"
             )
+        # Levels name an ε each, at one δ that is public.
         if self.levels and (self.groups or isinstance(self.delta, str)):
             raise InputError(
                 "levels: go with a column of ε and one δ for all; leave them out (simulated groups "
@@ -318,6 +319,7 @@ def check_method(training: Training, pate: Pate, *, searched: bool) -> None:
     """Raise `InputError` for a setting of the other method, and for one that the method needs."""
     remedy = as_given("method", "pate")
     if training.method == "dp-sgd":
+        # Every field of the section is None where it is left out.
         for name, _ in settings_of(Pate):
             if getattr(pate, name) is not None:
                 raise InputError(f"{name}: is for PATE; give {remedy} too, or leave it out")
@@ -361,6 +363,7 @@ class SearchSettings:
                 "search: space is missing; say which settings are searched, as in "
                 "space = { steps = [50, 200] }"
             )
+        # Made once and thrown away: its checks raise here, before any file is read.
         if self.space is not None:
             self.search()
 
@@ -659,6 +662,7 @@ def job_from_dict(data: Mapping[str, Any], *, name: str, changes: Mapping[str, A
         sections[SECTION_OF[key]][key] = value
     if "source" not in sections["data"]:
         raise InputError("data: none given; give --data FILE or [data] source in a config")
+    # Each section checks its own settings, and `Job` what they are together.
     parts: dict[str, Any] = {name: part(**sections[name]) for name, part in PARTS.items()}
     # A setting that is given anew holds for every strategy.
     compare = parts["compare"]
@@ -697,6 +701,8 @@ def read_job(path: str | Path, changes: Mapping[str, object] | None = None) -> J
 
 def complete(job: Job, *, out: Path) -> Job:
     """Return a job as its run folder holds it: with absolute paths."""
+    # A packaged table is known by its name, and every other path would mean something else where
+    # the run is resumed from.
     table_paths = ["schema", "people"]
     if not job.data.packaged:
         table_paths.append("source")

@@ -106,6 +106,8 @@ class Amount:
 
     def encode(self, values: Floats) -> torch.Tensor:
         """Return the targets of training, (n, 1); NaN where the number is not finite."""
+        # Infinity would be clipped to an end of the range as if it were a number; NaN marks the
+        # record as faulty.
         finite = np.where(np.isfinite(values), values, np.nan)
         scaled = scale(finite, self.declared).astype(np.float32)
         return torch.from_numpy(scaled[:, None])
@@ -466,6 +468,7 @@ def explain_damage(path: Path) -> Iterator[None]:
 
 def _read_content(path: Path) -> tuple[Json, Categorical | Numeric, Json | None]:
     """Return what a file holds, the declaration of its label, and its statement."""
+    # What is checked before torch reads the file, and then before any of it is used.
     with zipfile.ZipFile(path) as archive:
         # A compressed part may unpack to any size.
         if any(part.compress_type for part in archive.infolist()):

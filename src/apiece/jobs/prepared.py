@@ -207,6 +207,7 @@ def reopen(out: Path, *, ledger: str | None = None) -> tuple[Job, Unfinished]:
         str(path),
         {"name": _json.text, "coins": _json.whole(2**_COIN_BITS)},
     )
+    # A password is in no config, so that the address of the ledger may have to be given again.
     job = read_job(out / "config.toml", {} if ledger is None else {"ledger": ledger})
     job = replace(job, name=note["name"], run=replace(job.run, out=str(out)))
     return job, Unfinished(out, note["coins"])
@@ -387,6 +388,7 @@ def choose_batch_size(job: Job, budgets: Budgets) -> Job:
     sizes = []
     for name in job.strategies:
         steps = job.training_of(name).steps
+        # The smallest of the sizes that suit each strategy.
         sizes.append(default_batch(budgets.groups, name, steps=steps, most=MOST_EXPECTED))
     return replace(job, training=replace(job.training, batch_size=min(sizes)))
 

@@ -328,6 +328,8 @@ def _make_run(fields: Json, source: str) -> Run:
     _require_fitting(strategies, fields, 1 if is_estimator else repeats, source)
     totals: tuple[Total, ...] = ()
     if not is_estimator:
+        # What all models cost is computed anew from the plans, and `load` compares it with what is
+        # stored.
         totals = total_costs([models.plan for models in strategies], repeats)
     return Run(
         version=fields["apiece"],
@@ -477,6 +479,7 @@ def _pair_values(run: Run, job: Job) -> Iterator[tuple[str, object, object]]:
     yield "source", job.data.packaged, run.data.packaged
     search = job.search.search()
     selection = run.kept.plan.selection
+    # The law of the number of runs is in config and plan alike; the number itself is nowhere.
     law_of_job = None if search is None else search.runs
     law_of_run = None if selection is None else selection.runs
     yield "search", law_of_job, law_of_run

@@ -84,6 +84,8 @@ def read_roster(frame: pd.DataFrame, data: Data) -> Roster:
     dialect = data.dialect_of(data.people)
     table = read_table(data.people, dialect)
     stating_units = Units.of_column(table, data.person)
+    # The table of persons must be of the very persons that the data are of: the two then have one
+    # order.
     persons.require_same(stating_units, here=data.source, there=data.people)
     return Roster(persons, persons.ids, person, table, dialect.decimal, stating_units)
 

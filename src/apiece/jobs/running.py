@@ -385,6 +385,8 @@ def search_settings(execution: Execution, candidates: Candidates) -> tuple[Prepa
         return train_network(execution, execution.start_search_run(plan, settings, number))
 
     journal = SearchJournal(CheckpointFolder(prepared.unfinished.search_folder))
+    # A search that was begun goes on with its key, the number of its finished runs and the best of
+    # them.
     if journal.exists:
         features = people.train.features.shape[1]
 
@@ -399,6 +401,8 @@ def search_settings(execution: Execution, candidates: Candidates) -> tuple[Prepa
         count = 0
         best = None
         journal.write(streams, count, best)
+    # Whoever withdraws meanwhile is scored no more; `save` is called after each run, so that a kill
+    # costs one run.
     best = candidates.find_best(
         train,
         lambda model: score_records(model, rows, target, targets, ids),

@@ -298,6 +298,7 @@ class Candidates:
             settings.append(
                 {"steps": steps, "expected_batch_size": batch_size, "clip_norm": clip_norm}
             )
+        # All plans have one cost, at which the best of all runs keeps each record's promise.
         assigned = assign_tuned(
             budgets, strategy, settings, runs=search.runs, score_noise=score_noise
         )

@@ -169,6 +169,7 @@ def list_reader(read: Reader) -> Reader:
     return lambda name, values: tuple(read(name, value) for value in read_list(name, values))
 
 
+# How a setting without a reader of its own is read.
 _READER_BY_TYPE: Final[dict[type, Reader]] = {
     str: read_text,
     bool: read_flag,

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from apiece.jobs.trained import Level
 
+# Changes with every field of a statement: one of another format is read by the apiece that wrote
+# it.
 FORMAT: Final = "apiece privacy statement 4"
 # Bytes of a salt, which is written in hexadecimal digits.
 _SALT_BYTES: Final = 16
@@ -143,6 +145,7 @@ def require_sealed(statement: object, where: str) -> Json:
             f"{where}: its statement is not in the format {FORMAT!r}, and so bound to nothing; "
             "read it with the apiece that wrote it, or train again"
         )
+    # The digest is of all else, and so cannot be in what it is of.
     content = {name: value for name, value in statement.items() if name != "digest"}
     if statement.get("digest") != _digest(content):
         raise DataError(f"{where}: its statement was changed after it was made; {_REMEDY}")
@@ -280,6 +283,7 @@ def state_guarantee(
 
 def _state_level(level: Level, plan: Plan | None) -> Json:
     """Return what a level promises, and by a plan that may be told what that made of it."""
+    # By (ε, δ) alone, which is public; by the plan only where that may be told.
     promised = promised_right(level.epsilon, level.delta)
     content: Json = {
         **asdict(level),

@@ -148,6 +148,8 @@ def read_job_table(data: Data, budgets: BudgetColumns) -> Table:
     """Return the table of a job; raise `DataError` or `InputError` for what it lacks."""
     dialect = data.dialect_of(data.source)
     frame = load(data.source) if data.packaged else read_table(data.source, dialect)
+    # The schema says how the table is read: its names, what is predicted, and what each column can
+    # hold.
     frame, schema, label = apply_schema(frame, data, budgets)
     target = schema.target(label)
     roles = assign_roles(data, budgets, label)
@@ -175,6 +177,8 @@ def apply_schema(
     frame: pd.DataFrame, data: Data, budgets: BudgetColumns
 ) -> tuple[pd.DataFrame, Schema, str]:
     """Return the rows under the names of the schema that describes them, it, and the label."""
+    # Three sources of a schema: the packaged one of a packaged table, a file, and a packaged one
+    # that fits the header of the table.
     if data.packaged and data.schema is None:
         label = data.label or PACKAGED[data.source].label
         return frame, packaged_schema(data.source), label
@@ -333,6 +337,7 @@ def _looks_like_ids(cells: Cells) -> bool:
 def _count_other_case(cells: Cells, kind: Categorical) -> int:
     """Return how many cells are no declared value but would be in another case."""
     folded_values = {value.casefold() for value in kind.labels}
+    # Cells that are no value, without those that are declared as missing.
     codes, absent = locate_values(cells, kind.labels, list_markers(kind.missing))
     words = read_texts(cells[(codes < 0) & ~absent])
     return sum(word.casefold() in folded_values for word in words.tolist())

@@ -290,6 +290,7 @@ def read_levels(levels: Asked, plan: Plan) -> tuple[Level, ...]:
     groups = plan.budget_groups
     if not isinstance(levels, Mapping | str):
         levels = read_list("levels", levels)
+    # Names or numbers state ε alone; anything else is pairs.
     if isinstance(levels, Mapping | str) or (levels and np.ndim(levels[0]) == 0):
         offered = _read_epsilons(levels, set(groups.delta.tolist()))
     else:

@@ -104,6 +104,7 @@ def select_balances(scope: str) -> BlockRows:
 def list_scopes(connection: sa.Connection) -> list[str]:
     """Return the scopes in which anybody was charged, and "" of whole accounts."""
     query = sa.select(SCOPE.c.scope).distinct()
+    # Sorted here: databases sort texts in several ways.
     scopes = [str(scope) for scope in connection.execute(query).scalars()]
     return ["", *sorted(scopes)]
 
@@ -142,6 +143,8 @@ def read_accounts(
 ) -> Iterator[tuple[int, bytes, Terms, dict[str, Integers]]]:
     """Yield each block, its packed ids, its terms, and by scope what is spent where anything is."""
     for part in split_chunks(blocks):
+        # Some blocks at a time, of all scopes together: a charge needs terms and balances of the
+        # same people.
         people = read_people(connection, salt, part)
         spent_of_scopes = {scope: read_spent(connection, salt, part, scope) for scope in scopes}
         for block in part:
@@ -164,6 +167,7 @@ def read_balances(
     for block, _, terms, balances in read_accounts(connection, salt, list(parts), [scope]):
         part = parts[block]
         rows = places[part] % BLOCK
+        # `part` are positions in `places`, `rows` those of the same people in their block.
         spent[part] = pad_pairs(balances.get(scope), terms.size)[rows]
         limits[part] = codec.read_limits(terms)[rows]
     return spent, limits
@@ -213,6 +217,7 @@ def amend_accounts(
     scopes = list_scopes(connection)
     for block, packed, old_terms, balances in read_accounts(connection, salt, list(parts), scopes):
         part = parts[block]
+        # Who of this block changes, as positions in `ids`, and where each stands in the block.
         old_terms_of_part = old_terms[places[part] % BLOCK]
         changed = part[_find_changes(old_terms_of_part, terms[part], keep=keep)]
         if not changed.size:
@@ -222,6 +227,8 @@ def amend_accounts(
         # What an account spent of a ρ is no μ² of Gaussians: it cannot become an account of these.
         was_concentrated = codec.find_concentrated(old_terms[in_block])
         loses = was_concentrated & ~codec.find_concentrated(terms[changed]) & spent.any(axis=1)
+        # Either nobody may be below what they have spent, and the transaction ends here with
+        # nothing changed, or such people keep their terms and are told to the caller.
         if lower is None:
             if loses.any():
                 person = ids[changed][loses][0].item()
@@ -235,6 +242,8 @@ def amend_accounts(
             lower.append(places[changed[is_lower]])
             changed = changed[~is_lower]
             in_block = in_block[~is_lower]
+        # The block is written whole, its ids as they were packed; the entry has the changed terms
+        # alone.
         new_terms = old_terms.copy()
         new_terms[in_block] = terms[changed]
         mask = np.zeros(old_terms.size, dtype=bool)
@@ -247,6 +256,7 @@ def amend_accounts(
         spent_of_pools = compute_pools(policy, codec.read_limits(new_terms), balances)
         for scope, pool_spent in spent_of_pools.items():
             pools.setdefault(scope, []).append((block, pool_spent))
+    # Terms that are as before leave no entry.
     if not rows:
         return tip
     write_people(connection, salt, rows)
@@ -296,12 +306,16 @@ def open_accounts(
         block_ids = ids[part]
         block_terms = terms[part]
         spent = codec.make_zero_pairs(part.size)
+        # The last block may have room left. It is read, extended and written whole; the entry has
+        # those who are new.
         has_people = places[part[0]] % BLOCK != 0
         if has_people:
             ((_, packed, old_terms, old_spent),) = read_accounts(connection, salt, [block])
             old_ids = codec.unpack_ids(packed, old_terms.size)
             block_ids = np.concatenate([old_ids, block_ids])
             block_terms = np.concatenate([old_terms, block_terms])
+            # The balance of whole accounts has a row for everybody; balances of scopes stay shorter
+            # until the next charge there.
             spent = np.concatenate([old_spent[""], spent])
         people.append((block, block_ids, block_terms))
         balances.append((block, spent))
@@ -378,6 +392,7 @@ def tabulate_accounts(blocks: Iterable[tuple[Ids, Terms, Integers]]) -> Iterator
     """Yield id, ε, δ, of μ² and slack limit and spending, and ρ where it was promised, in parts."""
     import pyarrow as pa
 
+    # One row group of the file for every so many blocks.
     remaining = iter(blocks)
     while group := list(islice(remaining, GROUP)):
         ids, terms, spent = (np.concatenate(column) for column in zip(*group, strict=True))

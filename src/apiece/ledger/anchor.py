@@ -112,6 +112,7 @@ class HeadFile:
                     f"{self.label}: a line of it is not number:digest, or not that of an earlier "
                     "line; the ledger cannot be checked with it: put it back"
                 )
+        # An empty anchor could be one that was emptied: it has to be begun by hand.
         if self.store is None and not digests:
             raise StateError(f"{self.label}: holds no head; begin it with one that you trust")
         return digests
@@ -125,8 +126,8 @@ class HeadFile:
         if status is None:
             raise FileNotFoundError(errno.ENOENT, "no such file")
         _files.require_regular(self.path, status)
-        # os.O_NOFOLLOW| Neither a link nor a pipe: the one could lead elsewhere, and the other
-        # would wait for a writer.
+        # Neither a link nor a pipe: the one could lead elsewhere, and the other would wait for a
+        # writer.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with os.fdopen(os.open(self.path, flags), "rb") as file:
             # Back over zeros, a window at a time, until some byte is left.
@@ -169,8 +170,8 @@ class HeadFile:
             raise StateError(f"{self.role} {error}") from None
 
     def _add(self, line: bytes) -> None:
-        # os.O_APPEND| A line is appended in one piece where it can be, and is on the disk before
-        # this returns; of a new file its name too.
+        # A line is appended in one piece where it can be, and is on the disk before this returns;
+        # of a new file its name too.
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
         file, new = _files.open_own(self.path, flags)
         try:

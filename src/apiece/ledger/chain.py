@@ -335,6 +335,8 @@ class Trail(HistoryState):
     ) -> Iterator[tuple[int, bytes]]:
         """Yield the packed arrays of an entry that was met, of all blocks or of some, checked."""
         digests = self.digest_arrays(connection, number)
+        # All digests are recomputed once; the arrays are read again in parts, each against its
+        # digest, since all of them may not fit into memory.
         wanted = [block for block in digests if blocks is None or block in blocks]
         for part in split_chunks(wanted):
             expected = {block: digests[block] for block in part}

@@ -110,6 +110,8 @@ class Demand:
             losses = self.list_pairs()[:, 0, 0]
             yield np.ascontiguousarray(losses).tobytes()
         else:
+            # The shape comes first, as the same bytes could be arrays of two shapes; then the pairs
+            # and who has which.
             yield json.dumps(self.pairs.shape).encode()
             yield self.pairs.tobytes()
             yield b"" if self.row is None else self.row.tobytes()
@@ -142,6 +144,8 @@ def charge(
     admitted = np.zeros(places.size, dtype=bool)
     payloads: list[tuple[int, bytes]] = []
     balances: dict[str, list[tuple[int, Integers]]] = {scope: [] for scope in scopes}
+    # Terms and balances are checked against their digests as they are read; new balances are
+    # collected by scope and written at the end, some blocks at a time.
     accounts_read = accounts.read_accounts(connection, salt, list(parts), scopes)
     for block, _, terms, stored in accounts_read:
         # `part` is over the people who are asked, `rows` over those of the block; slices where they
@@ -224,6 +228,7 @@ def replay(
         paid_of_part = paid[places[part] % BLOCK][:, None]
         # (people, pairs, 2) ≤ (people, 1, 2): any pair that is paid in both of its parts is enough.
         is_paid = np.all(demand[part].list_pairs() <= paid_of_part, axis=2).any(axis=1)
+        # An account that was promised as ρ has paid 2ρ in place of a pair.
         if demand.concentrated is not None:
             ((_, _, terms, _),) = accounts.read_accounts(connection, trail.salt, [block], ())
             concentrated = codec.find_concentrated(terms)[places[part] % BLOCK]
@@ -271,6 +276,8 @@ def reserve_listed(
     request = digest.hex()
     if analysis_id in trail.reserved:
         stored, entry = find_reservation(connection, trail, analysis_id, subject)
+        # Where nothing says what is asked, people and norms are all that can be compared. With
+        # terms they are not compared: that they differ would be told by the error.
         if subject.terms is None:
             check_request(analysis_id, entry, request)
         return replay(connection, trail, stored.number, places, demand, entry), tip

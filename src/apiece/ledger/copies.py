@@ -164,6 +164,7 @@ def restore_ledger(
             "backup is the newest; give the last head that you know, as head (--head "
             "NUMBER:DIGEST): `apiece ledger backup` printed it"
         )
+    # Checked as it will lie there, in a private folder beside the place, and moved once all holds.
     with _stage_backup(Path(backup), path) as staged:
         tip = _check_backup(Path(backup), staged, heads, digests)
         # The head first: without its ledger it is refused, and the backup is put back again.

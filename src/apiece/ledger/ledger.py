@@ -234,6 +234,7 @@ class Ledger(LedgerReader):
         ids, terms = _read_terms(ids, epsilon, delta, rho, slack, levels)
         with self.store.writing() as writing:
             people_before = writing.tip.people
+            # Without a word on the slack an account of the same ε and δ keeps the one that it has.
             self.store.enroll(writing, ids, terms, keep=slack is None and rho is None)
             return writing.tip.people - people_before
 
@@ -274,6 +275,7 @@ class Ledger(LedgerReader):
             arrays = []
             for block, part in codec.group_by_block(withdrawing):
                 in_block = withdrawing[part] % BLOCK
+                # As long as the last of them needs: who comes into the block later is not meant.
                 mask = np.zeros(int(in_block.max()) + 1, dtype=bool)
                 mask[in_block] = True
                 arrays.append((block, codec.pack_mask(mask)))
@@ -335,6 +337,7 @@ class Ledger(LedgerReader):
         ids = codec.normalize_ids(ids, least=0)
         if losses.ndim and losses.shape != ids.shape:
             raise InputError(f"{losses.size} norms for {ids.size} ids; give one a person")
+        # One norm for all is one loss a person, without a copy.
         demand = Demand.of(Costs.fixed(np.broadcast_to(losses, ids.shape)))
         subject = self._describe(terms, scope, float(noise_stddev))
         return self._reserve(analysis_id, ids, demand, subject)
@@ -418,6 +421,8 @@ class Ledger(LedgerReader):
         common_loss = codec.compute_losses(common_norm, noise_stddev)
         subject = self._describe(terms, scope, float(noise_stddev))
 
+        # Called for some people at a time while the ledger is locked, so that none is added in
+        # between.
         def find_losses(ids: Ids) -> Floats:
             if not callable(norms):
                 return np.full(ids.shape, common_loss)

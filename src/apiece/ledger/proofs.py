@@ -162,6 +162,8 @@ def _list_account_leaves(trail: Trail, connection: sa.Connection, size: int) -> 
     # nobody can try ids on a leaf.
     key = compute_digest(trail.salt, b"account")
     for ids, terms, spent, withdrawn in read_accounts_after(trail, connection, size):
+        # The text of a leaf is hashed, and so written by hand in one spelling: floats as Python
+        # writes them, whole numbers for units, accounts in their order.
         balances = {scope: pairs.tolist() for scope, pairs in spent.items() if is_account(scope)}
         people = zip(ids.tolist(), terms.tolist(), withdrawn.tolist(), strict=True)
         for row, (person, (epsilon, delta, limit, slack), has_withdrawn) in enumerate(people):
@@ -318,6 +320,8 @@ def check_receipt(receipt: Json, head: Json) -> list[str]:
     """
     try:
         return list(dict.fromkeys(_find_faults(receipt, head)))
+    # A receipt may come from anybody: whatever is wrong with it is a fault of it, and no exception
+    # here.
     except (
         KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError, RecursionError,
     ) as error:  # fmt: skip
@@ -349,6 +353,8 @@ def _find_faults(receipt: Json, head: Json) -> Iterator[str]:
     _, person, _, _, limit, slack, _, spent = loads(account["text"], "account")
     if person != receipt["person"]:
         yield "account: of another person"
+    # What the listed charges took from each account, to be compared with what the leaf says was
+    # taken.
     sums = {key: [0, 0] for key in spent}
     numbers = [charge["entry"] for charge in receipt["charges"]]
     if numbers != sorted(set(numbers)):

@@ -196,6 +196,7 @@ class LedgerReader:
     def history(self) -> Iterator[Entry]:
         """Yield the entries, oldest first; they hold nothing about a single person."""
         with self.store.reading() as reading:
+            # Read to the end within the lock, and told without it.
             entries = list(self.store.trail.read_entries(reading.connection))
         for stored, digest in entries:
             content = stored.content
@@ -276,6 +277,7 @@ class LedgerReader:
                 "take none; give it, or leave it out"
             )
 
+        # The parts are made while the file is written: no table of all people is in memory.
         parts: Iterable[pa.Table]
         if analysis_id is not None:
             parts = self._tabulate_paid(analysis_id)
@@ -290,6 +292,7 @@ class LedgerReader:
         """Yield the ids of those who paid; no rows, and no error, where that is nobody."""
         import pyarrow as pa
 
+        # First a part without rows, by which the file has its column where nobody paid too.
         nobody = np.zeros(0, dtype=np.int64 if self.id_kind == "integer" else np.str_)
         yield pa.table({"id": pa.array(nobody)})
         for ids in self.admitted(analysis_id):

@@ -149,6 +149,8 @@ class Policy:
         Raises:
             InputError: For anything else, and for a name that could be written in another way.
         """
+        # The names of a new policy have one spelling each; those of the history are taken as they
+        # are.
         policy = cls.from_history(text)
         for dimension, quotas in policy.quotas.items():
             for name in quotas:
@@ -322,6 +324,7 @@ def name_account(policy: Policy, scope: Scope, at: str) -> str:
     present = find_period_at(at, policy.every)
     if "period" not in scope:
         return f"@{present}"
+    # A balance that is shown is of one account: of several periods the first.
     return f"@{_list_periods(policy, scope, present)[0]}"
 
 
@@ -386,6 +389,7 @@ class Permits:
         # Times are written in UTC, and today is the day of UTC.
         today = date.fromisoformat(at[:10]).toordinal()
         in_scope = find_permitting(self.allowed[:people], self.queriers, self.purposes, scope)
+        # Who came after the consents were read is beyond these arrays, and permits nothing.
         result = np.zeros(people, dtype=bool)
         result[: in_scope.size] = in_scope & (self.until[:people] >= today)
         return result

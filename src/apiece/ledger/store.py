@@ -65,6 +65,8 @@ def make_ledger(engine: sa.Engine, people: Enrolment | None) -> Tip | None:
                 f"ledger {show_address(engine)}: is a database of something else; it is left "
                 "untouched, give the name of a new file"
             )
+        # The salt is made with the ledger, never changes and never leaves it; it is also by what a
+        # ledger is known.
         salt = secrets.token_bytes(32)
         schema.create_tables(connection, salt)
         # Before the first entry, which is number 0 and follows no digest.
@@ -144,6 +146,8 @@ class LedgerStore:
         keep, lower: see `amend_accounts`.
         """
         connection = writing.connection
+        # Three kinds of people: new ones, who get accounts; those who withdrew, who stay as they
+        # are; all others, whose terms may change.
         places = self.directory(writing).find(ids)
         is_new = places < 0
         codec.require_canonical_ids(ids[is_new])

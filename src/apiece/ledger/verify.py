@@ -73,6 +73,7 @@ def verify(
     head = Head(-1, "")
     people = 0
     try:
+        # One transaction, so that history and tables are of one moment.
         with transaction(engine, writes=False) as connection:
             _check_file(connection, sums.problems)
             head = _check_digests(connection, salt, kept, sums, contents)
@@ -128,6 +129,7 @@ def _check_digests(
             sums.report(number, f"cannot be read ({type(error).__name__})")
         previous = digest
         expected = number + 1
+        # What is left in `wanted` at the end was never met.
         if wanted.get(number) == digest.hex():
             del wanted[number]
     for number in sorted(wanted):
@@ -147,6 +149,7 @@ def _read_entries(
         arrays = digest_payloads(salt, payloads)
         numbers.discard(number)
         yield number, str(row.body), bytes(row.digest), bytes(row.payload_root), arrays
+    # Arrays without an entry are of one that somebody took out.
     if numbers:
         raise StateError(f"entry {min(numbers)}: has charges but is missing")
 
@@ -160,6 +163,8 @@ def _require_whole(number: object) -> int:
 
 def _compare_tables(connection: sa.Connection, salt: bytes, sums: Fold, contents: Contents) -> int:
     """Compare people and balances with what the history adds up to; return how many people."""
+    # Blocks that any table has: one that only the tables have is as wrong as one that only the
+    # history has.
     payload_blocks = _list_blocks(connection, PAYLOAD)
     people_blocks = _list_blocks(connection, PEOPLE)
     balance_blocks = _list_blocks(connection, BALANCE)
@@ -211,6 +216,7 @@ def read_accounts_after(
     people = 0
     for entry, _ in trail.read_entries(connection):
         if entry.number < size:
+            # Raises for damaged arrays, which folding reads without a look at their digests.
             trail.digest_arrays(connection, entry.number)
             entry.content.check(sums, entry.number)
             contents[entry.number] = entry.content
@@ -252,12 +258,16 @@ def _read_rows(
 ) -> Iterator[Any]:
     """Yield the rows of some blocks, by other keys first if there are any, and by block."""
     block = table.c.block
+    # `part` is a run of the sorted list of all blocks, so that whatever lies between its ends is in
+    # it.
     rows = sa.select(table).where(block.between(part[0], part[-1]))
     return schema.read_pages(connection, rows, *keys, block)
 
 
 def _is_as_folded(salt: bytes, row: Any, rows: BlockRows, size: int, expected: list[bytes]) -> bool:
     """Return whether a stored row is what was folded, and its digest is that of its content."""
+    # Size, content and digest: the digest alone would pass a row that was replaced by an older one
+    # with its own digest.
     stored = [bytes(getattr(row, column)) for column in rows.columns]
     digest = rows.digest(salt, row.block, row.size, stored)
     return row.size == size and stored == expected and bytes(row.digest) == digest
@@ -311,6 +321,7 @@ def _compare_head(
         stored.append((number, bytes(row.digest).hex(), _require_whole(row.people)))
     if stored != [(head.number, head.digest, people)]:
         problems.append("head: not the last entry of the history")
+    # The last entry has the digest of the state after it, the tables give the one there is.
     last_body = sa.select(ENTRY.c.body).where(ENTRY.c.number == head.number)
     body = json.loads(str(connection.execute(last_body).scalar()))
     if body["state"] != digest_state(connection, salt):

@@ -36,6 +36,7 @@ def _list_parts(numbers: Json) -> list[tuple[str, Json]]:
     if "bins" in numbers:
         names = [f"{low!r} to {high!r}" for low, high in pairwise(numbers["edges"])]
         return list(zip(names, numbers["bins"], strict=True))
+    # A regression and several quantiles have named parts; anything else is one number.
     parts = numbers.get("coefficients") or numbers.get("quantiles")
     return [("", numbers)] if parts is None else list(parts.items())
 
@@ -102,6 +103,7 @@ def make_consistent(answers: Sequence[tuple[str, list[Json]]]) -> list[list[Json
     Raises:
         InputError: For an answer of other numbers, or grouping columns that the finest lacks.
     """
+    # The answer with the most groups; that it has all columns is checked group by group.
     _, finest = max(answers, key=lambda answer: len(answer[1]))
     cells = [labels_of(group) for group in finest]
     # One equation for each number of each answer: the sum of the finest groups that are in its
@@ -129,6 +131,7 @@ def make_consistent(answers: Sequence[tuple[str, list[Json]]]) -> list[list[Json
         groups = []
         for group in numbers:
             labels = labels_of(group)
+            # Every number becomes the sum of its finest cells, so that all answers agree.
             total = sum(
                 value
                 for cell, value in zip(cells, solution.tolist(), strict=True)

@@ -94,6 +94,7 @@ class View:
             InputError: For a function of values of another kind.
             DataError: For a column of which nothing is declared.
         """
+        # Expressions are values: equal ones have one domain, however often they occur.
         if expression not in self._domains:
             self._domains[expression] = self._infer(expression)
         return self._domains[expression]
@@ -107,6 +108,8 @@ class View:
             case Choice(branches, otherwise):
                 for condition, _ in branches:
                     self.check_condition(condition)
+                # Conditions are only checked. The value may be that of any branch, whatever its
+                # condition says.
                 values = [value for _, value in branches]
                 domains = [self.infer(value) for value in [*values, otherwise]]
                 return join_domains(domains, "CASE")
@@ -172,6 +175,7 @@ class View:
         for index, (argument, domain) in enumerate(zip(arguments, domains, strict=True)):
             expected = function.kinds[min(index, len(function.kinds) - 1)]
             fits = expected in ("any", domain.kind) or domain.kind == "null"
+            # A boolean is a number here; a null is of any kind.
             if not (fits or (expected == "numeric" and domain.is_number)):
                 raise InputError(
                     f"query: {name} takes a value of kind {expected}, and {write(argument)} is "
@@ -196,7 +200,7 @@ class View:
         for domain in domains:
             if domain.values is None:
                 return None
-            # None]| A function that is not strict has values of its own for null arguments.
+            # A function that is not strict has values of its own for null arguments.
             options: list[Value | None] = list(domain.values)
             if domain.nullable and not function.strict:
                 options.append(None)
@@ -206,6 +210,7 @@ class View:
         # the bit one of them.
         if not 0 < count <= VALUES:
             return None
+        # SELECT f(a0, a1) FROM (VALUES …), a row for each combination of values.
         columns = [f"a{index}" for index in range(len(domains))]
         rows = []
         for combination in product(*choices):
@@ -226,6 +231,7 @@ class View:
             if result.is_number:
                 value = min(max(float(value), -LARGEST), LARGEST)
             values.append(value)
+        # Each value once, in the order in which it was found.
         return tuple(dict.fromkeys(values))
 
     def check_condition(self, condition: Condition) -> None:
@@ -443,6 +449,8 @@ class SqlWriter:
         # A column that has to have a name of its own is made again.
         if not name and key in self._known:
             return self._known[key], level + 1
+        # A column on level n reads columns of the levels below n; the table itself is below level
+        # 0.
         while len(self.levels) <= level:
             self.levels.append({})
         name = name or f"t{sum(map(len, self.levels))}"
@@ -489,6 +497,8 @@ class SqlWriter:
         stored = declarations.stored(column, kind)
         if kind not in ("numeric", "date"):
             return stored, 0
+        # A text and a boolean are as they were read. A date without declared ends is within the
+        # calendar, as all dates are.
         domain = self.view.infer(Cell(column))
         if kind == "date" and column not in declarations.periods:
             return stored, 0
@@ -789,6 +799,7 @@ def write(part: Expression) -> str:
                     for inner, argument in zip(texts, arguments, strict=True)
                 ]
                 return f" {name} ".join(wrapped)
+            # Functions of a unit and casts are written as a user writes them.
             for prefix in ("date_trunc_", "date_diff_"):
                 if name.startswith(prefix):
                     unit = name.removeprefix(prefix)
@@ -862,5 +873,6 @@ def _calculator() -> duckdb.DuckDBPyConnection:
         _CALCULATORS.append(reading.connect(threads=1))
         # A database that outlives the modules it needs complains as the process ends.
         atexit.register(_CALCULATORS.clear)
+    # A cursor for each use, so that threads do not share one.
     connection: duckdb.DuckDBPyConnection = _CALCULATORS[0].cursor()
     return connection

@@ -184,6 +184,7 @@ def number_domain(
 def whole_domain(low: float, high: float, *, nullable: bool = True) -> Domain:
     """Return the domain of whole numbers within bounds, all of them listed if they are few."""
     values = None
+    # Beyond 2^53 not every whole number is a double.
     if high - low < VALUES and abs(low) < 2**53 and abs(high) < 2**53:
         values = [float(number) for number in range(math.ceil(low), math.floor(high) + 1)]
     return number_domain(low, high, whole=True, nullable=nullable, values=values)
@@ -196,6 +197,7 @@ def constant_domain(constant: Constant) -> Domain:
         return Domain("null", values=())
     if isinstance(value, str):
         return Domain("text", nullable=False, values=(value,))
+    # A date's microseconds are below 2^53 until the year 2255, and a double near to them after it.
     low = float(value)
     whole = float(value).is_integer()
     return Domain(constant.kind, low, low, whole, nullable=False, values=(value,))

@@ -86,6 +86,8 @@ def _make_sums(question: Question, rows: int) -> Floats:
     # Of a scaled column that is even in [−1, 1]: the mean of x is 0, that of x² is 1/3.
     means = []
     for product in list_moments(question.query):
+        # Columns are taken as independent: the mean of a product is that of its powers' means, 1/(p
+        # + 1) of an even power p and 0 of an odd one.
         powers = [product.count(name) for name in dict.fromkeys(product)]
         means.append(math.prod(0.0 if power % 2 else 1 / (power + 1) for power in powers))
     return np.array([means]) * rows

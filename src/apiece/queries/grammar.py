@@ -156,6 +156,8 @@ class _Parser:
     def take(self, kind: str, *values: str) -> str | None:
         """Take the next token where it is of a kind, and one of the values if there are any."""
         token = self.tokens[self.index]
+        # Words of the language are read in any case; names of columns are taken as they are
+        # written.
         word = token.content.lower()
         if values:
             fits = word in values
@@ -189,6 +191,7 @@ class _Parser:
         self.require("sign", "(")
         counted = None
         if aggregate == "count":
+            # A column called persons or rows has to be in quotes here.
             counted = self.take("name", "persons", "rows")
         columns: list[str] = []
         numbers: list[float] = []

@@ -97,6 +97,8 @@ def _find_unfit_values(query: ParsedQuery, declarations: Declarations) -> list[I
         view = make_view(query, declarations)
     except InputError as error:
         return [error]
+    # What is added up or ranked needs bounds; groups, and values that are counted, need to be
+    # listed.
     if query.aggregate not in ("count", "distinct", "discover"):
         for name in query.columns:
             with _collect(mistakes):
@@ -115,6 +117,7 @@ def _find_unfit_values(query: ParsedQuery, declarations: Declarations) -> list[I
 
 def _parse_beginning(text: str) -> ParsedQuery | None:
     """Return the longest beginning of a text that is a query, if need be with a bracket closed."""
+    # From the longest beginning down, each with a bracket closed if need be.
     ends = [word.end() for word in _WORD.finditer(text)]
     for end in reversed(ends[-_CUTS:]):
         for bracket in ("", ")"):
@@ -301,6 +304,7 @@ def _guess_kinds(expression: Expression, context: str) -> Iterator[tuple[str, st
         case Cell(column):
             yield column, context
         case Call(name, arguments):
+            # A cast is not settled yet, and what it casts is guessed to be a text.
             expected = FUNCTIONS[name].kinds if name in FUNCTIONS else ("text",)
             for index, argument in enumerate(arguments):
                 kind = expected[min(index, len(expected) - 1)]
@@ -337,6 +341,7 @@ def _find_undeclared(
     for query in queries:
         with _collect(errors):
             count_rows(query, declarations)
+        # How many rows a person brings is lacking once, for all statistics.
         if gaps.rows and needs_rows(query):
             break
     # A single gap has its own, more exact message.

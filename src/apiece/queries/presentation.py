@@ -19,6 +19,7 @@ from apiece.queries.quantiles import CONFIDENCE
 from apiece.queries.question import Question
 from apiece.queries.sql import Formula, Limit, Order, Statement
 
+# The signs of HAVING.
 _COMPARE: Final[dict[str, Callable[[float, float], bool]]] = {
     "=": operator.eq,
     "<>": operator.ne,
@@ -42,6 +43,8 @@ def present_groups(
     groups = []
     for number, labels in enumerate(questions[0].groups):
         estimates = [column[number] for column in columns]
+        # All groups are answered, with their noise, before any is left out: HAVING chooses among
+        # noisy numbers.
         groups.append(_name_parts(statement, labels, estimates))
     for limit in statement.limits:
         groups = [group for group in groups if _is_shown(group, limit)]
@@ -100,6 +103,8 @@ def _evaluate(formula: Formula, draws: Sequence[Floats]) -> Floats:
         return draws[formula.statistic]
     if not formula.sign:
         return np.full(DRAWS + 1, formula.number)
+    # Of draws, (DRAWS + 1,) each. Overflow and invalid numbers are left in, and passed over by
+    # whoever reads them.
     left, right = (_evaluate(part, draws) for part in formula.parts)
     with np.errstate(all="ignore"):
         match formula.sign:

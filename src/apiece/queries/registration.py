@@ -130,6 +130,7 @@ class Registration:
         line = json.dumps(noted)
         # Who may not write here has no index, and asks the ledger.
         with contextlib.suppress(DataError):
+            # The first line is the mark by which the file is known as such an index.
             if not (self.folder / _RECORDED).exists():
                 append(self.folder / _RECORDED, json.dumps("apiece answers"), _INDEX_KIND)
             append(self.folder / _RECORDED, line, _INDEX_KIND)

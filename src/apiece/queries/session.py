@@ -480,6 +480,7 @@ class Session:
 
     def _choose_table(self, text: str, table: str | None) -> Session:
         """Return the session of the table that a question names."""
+        # SQL says after FROM which table it asks; the short form has no word for it.
         name = table
         if name is None and is_sql(text):
             name = parse_statement(text).table
@@ -630,6 +631,8 @@ class Session:
                     budgets = self._find_budgets(self.ledger, people)
                     weights = discovery.weigh(budgets, request.share)
                     steps = discovery.count_steps(counts, weights)
+                # A person pays for the Gaussian that hides their weight and, as slack, for the
+                # chance that a value of theirs alone is told.
                 costs = discovery.costs(counts, steps)
                 paid = self._reserve(self.ledger, request, people, *costs)
             totals = values.weights(paid, steps)
@@ -779,6 +782,7 @@ class Session:
     def _find_accounts(self, ledger: Ledger, request: _Request, people: Texts) -> tuple[Ids, Mask]:
         """Return the ids that have an account, and which of the people they are."""
         ids, has_account = find_accounts(people, ledger)
+        # How many are left out is told to the steward alone.
         strangers = int((~has_account).sum())
         if strangers:
             self.log(
@@ -890,6 +894,8 @@ class _Request:
             promised_delta = 0.0
         # Of several parts those with derived dates have the fullest terms.
         terms = max((question.terms for question in questions), key=_count_terms)
+        # The terms have what was asked, and not what is promised: they are compared before a part
+        # is made.
         terms = {**terms, "epsilon": epsilon, "delta": delta}
         if shares is not None:
             terms["split"] = list(shares)

@@ -96,6 +96,7 @@ def unpack_column(column: pa.ChunkedArray | pa.Array, *, exact: bool = False) ->
         # What is not UTF-8 goes first: the functions that follow may fail on it.
         cells = _remove_undecodable(column.cast(pa.large_string()))
         if not exact:
+            # A text with blanks around it, or composed in another way, is the same to a reader.
             cells = pc.utf8_normalize(pc.utf8_trim(cells, _BLANKS), form="NFC")
         null = pa.scalar(None, pa.large_string())
         return pc.if_else(pc.equal(cells, ""), null, cells)
@@ -149,6 +150,7 @@ def convert_to_moments(column: pa.ChunkedArray, form: str = ISO) -> pa.ChunkedAr
     if not (pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
         return convert_to_texts(column)
     if pa.types.is_date32(kind):
+        # Days or units since 1970 as whole numbers.
         unit = "D"
         stored = column.cast(pa.int32()).cast(pa.int64())
     else:
@@ -350,6 +352,7 @@ def read_source(
         yield iter([_read_memory(source, wanted)]), ""
         return
     path = Path(source)
+    # people.csv.gz is a CSV file in a packed one.
     is_packed = path.suffix.lower() in PACKED
     unpacked_name = path.stem if is_packed else path.name
     is_text_file = Path(unpacked_name).suffix.lower() in TEXTS
@@ -454,6 +457,7 @@ def _read_csv(
     """Yield the wanted columns of a CSV file, in parts."""
     import pyarrow as pa
 
+    # Bytes of the file, unpacked, then recoded to UTF-8 where they are in another encoding.
     unpack = PACKED.get(path.suffix.lower())
     unpacked: Any = file if unpack is None else unpack(file)
     is_utf8 = dialect.encoding.lower().replace("_", "-") in ("utf-8", "utf8")

@@ -1069,6 +1069,8 @@ class _Reader:
         first = self.read_expression(node.this)
         values = [self.read_expression(part) for part in node.expressions]
         literals = [_literal_of(v) if isinstance(v, Constant) else None for v in values]
+        # A list of literals beside a plain column is bound to its kind as one; a list with an
+        # expression in it is a chain of comparisons.
         known = [literal for literal in literals if literal is not None]
         if isinstance(first, Cell) and len(known) == len(values):
             return Compare(first.column, "in", tuple(known))
@@ -1152,6 +1154,7 @@ class _Reader:
         """Return the label of the answer that a node of ORDER BY or HAVING names."""
         target = self._resolve_reference(node, select)
         names = [name for name, _ in statement.formulas or ()]
+        # By the name that the answer shows, else by the text of what is meant.
         for name in (
             node.name if _class_of(node) == "Column" else "",
             target.sql(dialect="duckdb"),
@@ -1160,6 +1163,8 @@ class _Reader:
                 return str(name)
         if _has_aggregate(target):
             condition = self._read_where(select)
+            # A statistic that is not selected has no noisy number yet, and would have to be paid
+            # for.
             query = self._read_statistic(target, list(grouped), condition, grouped)
             number = _find_query(query, statement.queries)
             if number >= 0:
@@ -1204,6 +1209,8 @@ def _is_null_if_zero(node: Any) -> bool:
 def _find_query(query: ParsedQuery, queries: Sequence[ParsedQuery]) -> int:
     """Return the number of the same query among several; −1 where there is none."""
     for number, candidate in enumerate(queries):
+        # The other fields are the statement's own: groups, text and joins are those of all its
+        # queries.
         same = (query.aggregate, query.columns, query.numbers, query.where)
         if same == (candidate.aggregate, candidate.columns, candidate.numbers, candidate.where):
             return number
@@ -1233,11 +1240,14 @@ def _name_shown(statement: Statement, number: int) -> str:
     return statement.labels[number]
 
 
+# Arguments of sqlglot's nodes that do not change what a function means here.
 _HARMLESS: Final = ("typed", "safe", "big_int", "coalesce", "ignore_nulls", "encoding", "binary")
+# Classes of nodes that are conditions, which as a value are true, false or null.
 _CONDITIONS: Final = (
     "And", "Or", "Not", "EQ", "NEQ", "LT", "LTE", "GT", "GTE", "Between", "In", "Is", "Like",
     "StartsWith", "Contains",
 )  # fmt: skip
+# Types that a cast rounds to whole numbers for, and those that it does not.
 _WHOLE_TYPES: Final = (
     "INT",
     "BIGINT",
@@ -1311,6 +1321,7 @@ def _flatten(node: Any, name: str) -> list[Any]:
     pending = [node]
     parts: list[Any] = []
     while pending:
+        # The right part is put on the stack first, so that parts come out from left to right.
         current = pending.pop()
         if _class_of(current) == name:
             pending += [current.expression, current.this]

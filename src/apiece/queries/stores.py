@@ -248,6 +248,7 @@ def _read_sqlite(path: Path, table: str, wanted: Sequence[str], log: Log) -> Ite
         size = max(1, sources.CELLS // len(wanted))
         rows = cursor.fetchmany(size)
         while True:
+            # From rows to columns; a table without rows has one part of empty columns.
             cells = list(zip(*rows, strict=True)) if rows else [()] * len(wanted)
             yield {
                 name: sources.write_texts(column)
@@ -284,6 +285,7 @@ def _read_duckdb(path: Path, table: str, wanted: Sequence[str], log: Log) -> Ite
         result = database.sql(f"SELECT {columns} FROM {_quote_name(table)}")
         read_batches = getattr(result, "to_arrow_reader", None) or result.fetch_arrow_reader
         reader = read_batches(max(1, sources.CELLS // len(wanted)))
+        # Somebody has to say what the columns are, where there is no row.
         is_empty = True
         for batch in reader:
             is_empty = False
@@ -339,6 +341,7 @@ def _read_postgresql(
     import pyarrow as pa
 
     schema, _, name = table.rpartition(".")
+    # Tables, views and the like; the types of their columns, where an enumeration is text.
     types: dict[str, str] = dict(
         connection.execute(
             "SELECT attname, CASE WHEN typtype = 'e' THEN 'text' ELSE typname END "
@@ -366,6 +369,7 @@ def _read_postgresql(
         else (column, pa.large_string())
         for column in wanted
     ])  # fmt: skip
+    # A named cursor stays on the server, which sends some rows at a time.
     with connection.cursor("rows") as cursor:
         # The names are quoted and those of the catalogue.
         query = f"SELECT {', '.join(cells)} FROM {quoted}{_quote_name(name)} ORDER BY {order}"

@@ -251,8 +251,7 @@ def contributor_page(
     expected = [
         say("choose.share", share=f"{100 * share:.0f}", name=plain(name)) for name, share in shares
     ]
-    # None, str]] = [| None stands for the shares that are expected; a number for all others
-    # choosing that budget.
+    # None stands for the shares that are expected; a number for all others choosing that budget.
     others: list[tuple[int | None, str]] = [
         (None, say("choose.expected", shares=", ".join(expected)))
     ]
