@@ -26,8 +26,7 @@ from apiece.accounting.concentrated import concentrated_epsilon
 from apiece.errors import BudgetError, DataError, StateError
 from apiece.filters.convert import SHARE, distinct, gaussian_budget
 
-# People in a block.
-# A block is the least that is read and written, and two columns of it in 64 bits are 64 KiB.
+# People in a block, the least that is read and written: two columns of it in 64 bits are 64 KiB.
 BLOCK: Final = 4096
 # Bytes of a digest.
 DIGEST: Final = 32
@@ -274,8 +273,8 @@ def digest_payloads(salt: bytes, payloads: Iterable[tuple[int, bytes]]) -> bytes
 
 # The unit of μ²: charges are rounded up to whole ones, and budgets down.
 UNIT: Final = 2.0**-50
-# The unit of slack.
-# A δ of 1e-12 is a thousand million of them. An account has at most `CAP`/2, a slack of 2^−10.
+# The unit of slack: a δ of 1e-12 is a thousand million of them. An account has at most `CAP`/2, a
+# slack of 2^−10.
 SLACK_UNIT: Final = 2.0**-70
 # The largest charge in units: two of them add up within 64 bits.
 CAP: Final = 2**61

@@ -17,11 +17,10 @@ from typing import Final, assert_never
 
 from apiece.errors import InputError
 
-# Numbers of an expression end here, so that no arithmetic on them overflows.
-# The product of two such numbers is 1e120, far within a double.
+# Numbers of an expression end here, so that no arithmetic on them overflows: the product of two
+# such numbers is 1e120, far within a double.
 LARGEST: Final = 1e60
-# Values of an expression that are listed, at most.
-# The SQL of groups has a branch for each of them.
+# Values of an expression that are listed, at most: the SQL of groups has a branch for each of them.
 VALUES: Final = 10_000
 _EPOCH: Final = datetime(1970, 1, 1)
 # The first and the last microsecond of the calendar's years 1 to 9999, since 1970.

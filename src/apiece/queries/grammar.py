@@ -35,8 +35,7 @@ from apiece.queries.expressions import (
 )
 
 T = TypeVar("T")
-# Levels of quantiles in one query, at most.
-# A full tree of five draws.
+# Levels of quantiles in one query, at most: a full tree of five draws.
 LEVELS: Final = 31
 # Depth to which conditions may be nested.
 DEPTH: Final = 50

@@ -40,11 +40,9 @@ from apiece.queries.grammar import ParsedQuery
 from apiece.queries.quantiles import Grid
 from apiece.tables.values import boolean_of, moment_of, number_of, text_of
 
-# Bins of a histogram whose query names no number.
-# As in numpy.
+# Bins of a histogram whose query names no number, as in numpy.
 BINS: Final = 10
-# Groups of a question, at most.
-# They are listed in memory, each with its labels.
+# Groups of a question, at most: they are listed in memory, each with its labels.
 GROUPS: Final = 2**22
 # Signs that put cells in an order, in which texts are compared letter by letter.
 _ORDER: Final = ("<", "<=", ">", ">=")

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 Fault: TypeAlias = tuple[str, str]
 # The fault of cells that lie outside their bounds.
 _BEYOND: Final = "beyond"
-# Characters of an id, at most.
-# Longer texts are no ids but content.
+# Characters of an id, at most: longer texts are no ids but content.
 ID_LENGTH: Final = 128
 # Settings of a database that loads no code.
 _LOCKED: Final = {

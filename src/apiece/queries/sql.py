@@ -37,12 +37,10 @@ from apiece.queries.grammar import DEPTH, LEVELS, Join, ParsedQuery, check_text,
 if TYPE_CHECKING:
     from sqlglot import exp
 
-# Statistics of a question, at most.
-# Each of them has noise of its own, for which all share the budget.
+# Statistics of a question, at most: each has noise of its own, for which all share the budget.
 STATISTICS: Final = 20
-# The levels that stand for the least and the largest value.
-# A true extreme is one person's value, which no noise of a useful size hides; these levels are the
-# nearest ones that rest on many people.
+# The levels that stand for the least and the largest value. A true extreme is one person's value,
+# which no noise of a useful size hides; these levels are the nearest that rest on many people.
 EXTREMES: Final = {"min": 0.01, "max": 0.99}
 # The beginning of a question in SQL.
 _SQL: Final = re.compile(r"\s*(--[^\n]*\n\s*|/\*.*?\*/\s*)*(select|with)\b", re.I | re.S)

@@ -41,13 +41,12 @@ if TYPE_CHECKING:
 
 # Bytes of rows that are held in memory by default.
 _MEMORY: Final = 4 * 2**30
-# Rows of contributions that are taken from the database at a time.
-# An Arrow batch of ids and two numbers is then some tens of MB.
+# Rows of contributions that are taken from the database at a time: a batch of ids and two numbers
+# is then some tens of MB.
 _BATCH: Final = 2**20
 # The file of a registered table's rows, which is never replaced.
 _ROWS: Final = _files.Kind("rows of a registered table", (".duckdb",), private=True)
-# Cells that are counted in memory, at most.
-# An array of 64-bit counts takes 128 MiB then.
+# Cells that are counted in memory, at most: an array of 64-bit counts takes 128 MiB then.
 _DENSE: Final = 2**24
 # Bytes that are copied at a time.
 _COPIED: Final = 2**24
