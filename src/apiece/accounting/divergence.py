@@ -315,12 +315,14 @@ def _bound_intervals(x: Floats, top: Floats, bottom: Bounds) -> Floats:
     following_fall = high[3:] - end_low[:-1]
     following_slope = np.append(following_fall / following_width, 0.0)
     end_slope = np.minimum(following_slope, 0.0)
+    # Where the lines cross, counted from the start; parallel ones cross nowhere.
     with np.errstate(divide="ignore", invalid="ignore"):
         height = end_low - end_slope * width - start_low
         crossing = height / (start_slope - end_slope)
     crossing = np.where(np.isfinite(crossing), np.clip(crossing, 0.0, width), 0.0)
     start_top = top[1:-1]
     top_slope = (top[2:] - start_top) / width
+    # The gap at the start, where the lines cross and at the end.
     best = np.full(start.size, -np.inf)
     for offset in (np.zeros(start.size), crossing, width):
         start_line = start_low + start_slope * offset

@@ -112,6 +112,7 @@ class MixtureProfile(Inverted):
         lower = gain * (1 - _MASS) - fall * (1 + _MASS)
         upper = gain * (1 + _MASS) - fall * (1 - _MASS)
         upper = upper + missed * (1 + _MASS)
+        # Where the end may be far off, J is all that is known.
         highest = self._joins * (1 + _MASS)
         return Bounds(lower, np.where(off < _NEAR, np.minimum(upper, highest), highest))
 
@@ -148,6 +149,7 @@ class MixtureProfile(Inverted):
             upper_gain = np.maximum(share + share_error, 0.0) * below_end
             shifted_tails = tail(self.shifts - end[:, None])
             fall = grow * (shifted_tails @ self.chances)
+        # What a better end can gain, as in the other direction.
         farthest = -end - off / self.shifts[0]
         missed = np.exp(log_share + _log_expm1(off) + log_tail(farthest))
         lower = lower_gain * (1 - _MASS) - fall * (1 + _MASS)

@@ -282,6 +282,7 @@ def compare(
         with_noise = replace(request, noise=noise)
         kind = "cyclic" if noise.sampled else "correlated"
         plan_for_it = CYCLIC if noise.sampled else CORRELATED
+        # A strategy that cannot plan for such noise has no second row.
         for strategy in resolved:
             if strategy.name in plan_for_it:
                 row = _measure_strategy(with_noise, strategy)

@@ -171,6 +171,8 @@ class OwnedPlan:
                 self._holdings.groups,
             ]
         )
+        # Owners with one budget and rows in the same groups spend alike: each kind is computed
+        # once. Who has no row spends nothing and is of none.
         distinct, inverse = np.unique(columns[owns], axis=0, return_inverse=True)
         if len(distinct) > _MAX_KINDS:
             raise InputError(

@@ -181,6 +181,7 @@ def _schedule_rounds(strategy: Rounds, request: Request) -> tuple[Stage, ...]:
         # Rounds are made fewer until each has a batch of records; with one round there is no other.
         if turn and groups.records[active].sum() < batch:
             return _schedule_rounds(replace(strategy, rounds=strategy.rounds - 1), request)
+        # What a record may spend in this round: an even share of what is left, or all of it.
         offer = remaining / (len(lengths) - turn) if strategy.pace == "even" else remaining
         offer = np.where(active, offer, 0.0)
         tau = find_threshold(offer, groups.records, strategy.loss, joining=batch)
@@ -320,6 +321,7 @@ def _plan_published(strategy: Rounds, request: Request, name: str) -> BoundPlan:
     patterns, index, counts = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
     origin = patterns[:, 0].astype(np.int64)
     paths = patterns[:, 1:]
+    # A stage a round, at the rate at which those who joined make a batch.
     stages = []
     for turn, joins in zip(rounds, paths.astype(float).T, strict=True):
         joining = int(turn.joined.sum())
@@ -340,6 +342,7 @@ def _plan_published(strategy: Rounds, request: Request, name: str) -> BoundPlan:
     worst_paths = {
         g: _find_worst_path(request, stages, taus, g) for g in np.unique(origin).tolist()
     }
+    # A group is called by its budget and the rounds that its records joined, counted from 1.
     names = []
     for g, path in zip(origin, paths, strict=True):
         numbers = [str(number + 1) for number in np.flatnonzero(path)]
@@ -379,6 +382,7 @@ def _toss_rounds(strategy: Rounds, request: Request, epsilon: Floats) -> list[_T
         if not joined.any():
             break
         rounds.append(_TossedRound(tau, steps, joined))
+        # These coins are revealed: who joined pays τ or all that is left, who did not pays nothing.
         remaining = np.where(joined, np.maximum(remaining - tau, 0.0), remaining)
     return rounds
 

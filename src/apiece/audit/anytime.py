@@ -457,6 +457,7 @@ def sequential(
         watched.append(
             Watched(name, bet.claim.name, seen, limit, evidence, group_rejected, confidence)
         )
+    # Bounds on all groups hold together: each has 1/groups of the error.
     bounds = {}
     if delta is not None:
         group_confidence = 1 - (1 - confidence) / len(bets)

@@ -330,6 +330,7 @@ def lower_bound(
             tests = count_at(ins, outs, _check.finite("threshold", threshold))
     # Bonferroni: all tests share the error.
     test_error = error / len(tests)
+    # All tests hold together: the bound is the largest, of μ or of ε itself.
     mu: float | None = None
     if method == "gdp":
         mu, best = find_largest_mu(tests, test_error)
@@ -474,6 +475,7 @@ def one_run(
     bounds = [
         _bound_from_guesses(count, truth[order], error, delta, method) for count in guess_counts
     ]
+    # All of them hold together, so the largest does.
     best = int(np.argmax([epsilon for epsilon, _ in bounds]))
     epsilon, mu = bounds[best]
     return LowerBound(

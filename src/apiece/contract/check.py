@@ -143,6 +143,7 @@ def _make_clause(plan: Plan, verification: Verification, group: int) -> Clause:
     if verification.forward is not None:
         # The group's most cautious record may compare with a stricter baseline. NaN: none does.
         forward = float(np.fmax(forward, verification.forward[group]))
+    # No excess is above 1, so that a bound of 1 asks for nothing.
     bound = 1.0 if verification.bound is None else float(verification.bound[group])
     # Made as if it were kept: the reason of a breach is read off the clause's own numbers.
     clause = Clause(
@@ -157,6 +158,7 @@ def _make_clause(plan: Plan, verification: Verification, group: int) -> Clause:
         kept=True,
         reason="kept",
     )
+    # Forward the bound is strict; backward, where nobody is more vulnerable, to a tolerance.
     within = forward <= bound and backward <= bound + BACKWARD_TOLERANCE
     if verification.kept[group] and within:
         return clause

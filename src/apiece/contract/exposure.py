@@ -175,6 +175,7 @@ def risk_table(
         raise InputError("risk: give at least one share and one epsilon of the others")
     if strategy is None:
         strategy = Sample()
+    # The clip norm is a unit here: what a record faces depends on the noise over it alone.
     plan_for = partial(
         make_plan,
         strategy=strategy,

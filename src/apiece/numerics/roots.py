@@ -71,6 +71,7 @@ def safe_ends(
     has no room. All arrays have one shape, (K,).
     """
     best = np.full(guess.shape, np.nan)
+    # Without a guess a search begins in the middle, and its steps are of any length.
     start = np.where(np.isnan(guess), (safe + unsafe) / 2, guess)
     none = np.full(guess.shape, np.nan)
     number = np.arange(guess.size)
@@ -99,6 +100,7 @@ def safe_ends(
         found_room = np.where(np.isnan(found_room), -np.inf, found_room)
         good = found_room >= 0
         best[number[good]] = x[good]
+        # Done where hardly any room is left, and where even the safe end has none.
         used_up = (found_room <= tolerances[number]) | (x == searches.unsafe)
         done = np.where(good, used_up, x == searches.safe)
         searches.learn(found_room, good)
@@ -164,6 +166,8 @@ class _Searches:
             change = rise / self.slope
             self.quick = np.abs(room) < np.abs(self.last_room) / 2
             plain = np.abs(room - self.last_room) > _PLAIN
+        # A new slope is taken where room changed by more than noise, or much as the line said; of
+        # two looks that nearly coincide it would be rounding alone.
         plain &= np.isfinite(change) & (change > 0)
         similar = (change > 1 / _TURN) & (change < _TURN)
         usable = plain | similar

@@ -526,6 +526,7 @@ def teach(
         require_ids("plan.ids", plan.plan.ids, included=included)
         included = _check.truth_values("included", included, shape=(plan.plan.group_index.size,))
     key = Streams.from_seed(seed)
+    # Before a row is dealt: nobody learns from people under a plan that breaks a promise.
     plan.require()
     shares = deal_rows(plan, key=key.derive("shares", 0), people=people, included=included)
     require_dealt(plan, shares, people=people, included=included)

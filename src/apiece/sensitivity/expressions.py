@@ -103,6 +103,7 @@ class _Builder:
         match node:
             case ast.Constant():
                 return self._build_number(node)
+            # A declared attribute hides a constant of its name.
             case ast.Name(id=name) if name in self.symbols or name in CONSTANTS:
                 return self.symbols[name] if name in self.symbols else CONSTANTS[name]
             case ast.Name(id=name):

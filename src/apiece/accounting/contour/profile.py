@@ -164,6 +164,7 @@ def _make_integrals(profiles: Sequence[SampledGaussians], stage: Stage) -> None:
     """Make the integrals of a stage; some mechanisms' at a time, of as many nodes."""
     columns = [profile.columns(stage) for profile in profiles]
     counts = np.array([count for _, count in columns], dtype=np.intp)
+    # Mechanisms with as many nodes share arrays; those with none have nothing to integrate.
     for count in np.unique(counts).tolist():
         members = np.flatnonzero(counts == count)
         regions = columns[members[0]][0].shape[1]

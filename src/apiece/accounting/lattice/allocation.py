@@ -386,9 +386,11 @@ class _CellSums(NamedTuple):
             part = one.rows(slice(start, start + rows))
             shape = (part.ratio.size, other.ratio.size)
             count = part.ratio.size * other.ratio.size
+            # A table of pairs, a row a ratio of `one`, in arrays that are used again and again.
             total, mass, y, spare = self.work[:, :count]
             np.add.outer(part.ratio, other.ratio, out=total.reshape(shape))
             np.multiply.outer(part.mass, other.mass, out=mass.reshape(shape))
+            # What is less than the first cell's sums joins them.
             np.maximum(total, self.bottom, out=y)
             cell = self.grid.numbers(y, spare)
             cell -= self.low

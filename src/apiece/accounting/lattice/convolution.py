@@ -34,6 +34,7 @@ from apiece.numerics.rounding import UNIT
 _SPAN = 600.0
 # A sum of products below it may have lost terms by underflow.
 _UNDERFLOW = 1e-280
+# The share of a tilted law up to which a point's rounding is not bounded: it counts as lost.
 NEGLIGIBLE = 1e-30
 """Tilted masses below it may be wrong by a factor of two."""
 

@@ -266,6 +266,7 @@ def _fit_between_atoms(pair: Pair, window: Window, step: float) -> tuple[float, 
     origin = lowest_mean(pair, window, first_end)
     points = (top - log_ratio(origin, q)) / step
     rounding = 16 * UNIT * (top - start)
+    # The nearest number of cells first, then the one that leaves more to the first cluster.
     for top_number in (round(points), math.floor(points)):
         offset = top - top_number * step - start
         distance = np.array([max(offset, 0.0)])
@@ -417,6 +418,7 @@ def _take_hull(mass: Floats, width: Floats) -> bool:
         kink = kinks[node]
         if not kink < 0:
             continue
+        # A node at an end has no neighbour beyond it: the end itself is lowered.
         low = previous[node]
         high = following[node]
         if low < 0:

@@ -387,6 +387,8 @@ class Series:
             position = (x[block] + _END) / self.width
             highest_panel = self.middle.size - 1
             panel = np.clip(position.astype(np.intp), 0, highest_panel)
+            # t is in [−1, 1] within a panel. Its series is of e^ρ over that of its middle, so that
+            # ρ' is derivative over value.
             t = 2 * (position - panel) - 1
             value = chebyshev.chebval(t, self.terms[:, panel], tensor=False)
             derivative = chebyshev.chebval(t, self.slopes[:, panel], tensor=False)

@@ -179,6 +179,7 @@ def _compute_masses(
     loss = np.asarray(start + step * index, dtype=np.float64)
     mass = np.zeros(loss.size)
     error = np.full(loss.size, np.inf)
+    # Of each tilted law: what wraps round from both sides, and points too faint for a bound.
     points = sum(part.times * part.log_mass.size for part in parts)
     faint = 2 * _WRAP + points * NEGLIGIBLE
     relative = 0.0
@@ -186,13 +187,17 @@ def _compute_masses(
     for tilt in map(float, tilts):
         tilted = [tilt_part(part, step, tilt) for part in parts]
         weight, noise = convolve(tilted, parts, size)
+        # Index i of the composition is entry i mod N of a cyclic one: the window's first to 0.
         weight = np.roll(weight, -(low % size))[: loss.size]
+        # The tilt is undone: mass and error are those of w times E[r^λ]·e^{−λℓ}.
         log_moment, rounding = moment(parts, tilted, tilt)
         with np.errstate(over="ignore"):
             scale = np.exp(log_moment - tilt * loss)
+        # Each mass is taken from the tilt at which its error is least.
         better = (noise + faint) * scale < error
         mass[better] = weight[better] * scale[better]
         error[better] = (noise + faint) * scale[better]
+        # Exponents are rounded relative to the largest of them.
         largest_shift = float(np.abs(tilt * loss).max())
         largest_exponent = abs(log_moment) + largest_shift
         relative = max(relative, rounding + 8 * UNIT * largest_exponent)
@@ -248,6 +253,8 @@ def refine(leaves: Leaves, deltas: Floats, accuracy: Precision) -> Attempts:
             continue
         attempts = Attempts((*best, attempt), close=False)
         lower, upper = attempts.epsilon(deltas)
+        # Chosen for another ε than was found, the settings are chosen anew. Where none was found,
+        # it is looked for twice as far.
         if moves < _MOVES and _has_moved(settings, upper):
             known = np.where(np.isfinite(upper), upper, 2 * settings.reach)
             settings = choose_settings(leaves, deltas, accuracy, known)
@@ -259,9 +266,11 @@ def refine(leaves: Leaves, deltas: Floats, accuracy: Precision) -> Attempts:
         gap = np.minimum(upper, 1e300) - lower
         wanted = np.minimum(accuracy.wanted(upper), 1e297)
         worst = float(np.max(gap / wanted))
+        # The gap has to fall by a fifth: in one attempt, and near the gap wanted in two.
         stuck = worst > 0.8 * previous[0 if worst < _SECOND_CHANCE else 1]
         if worst <= 1 or not may_refine or stuck:
             return Attempts(attempts.attempts, close=worst <= 1)
+        # Bounds of the better attempt hold beside those of the next one.
         if worst < previous[1]:
             best = (attempt,)
         previous = (previous[1], worst)
@@ -296,6 +305,8 @@ def _compose(leaves: Leaves, deltas: Floats, settings: Settings, accuracy: Preci
     if len(leaves) == 1:
         step = align_step(leaves[0][0], settings.windows[0], step)
         settings = settings._replace(step=step)
+    # A dominated and a dominating lattice pair of each step, and the part of δ that jumps beyond
+    # the lattices make.
     lows: list[tuple[Lattice, int]] = []
     highs: list[tuple[Lattice, int]] = []
     for (pair, times), window in zip(leaves, settings.windows, strict=True):
@@ -306,6 +317,7 @@ def _compose(leaves: Leaves, deltas: Floats, settings: Settings, accuracy: Preci
     above: list[Line] = []
     below: list[Line] = []
     for reverse, options in settings.directions(accuracy, jumps=rare is not None):
+        # From above all that windows leave out counts as told, and all that may be certain.
         upper = [take_direction(high, times, reverse=reverse) for high, times in highs]
         truncated = sum(
             times * (high.outside_q if reverse else high.outside_p) for high, times in highs
@@ -474,10 +486,12 @@ class Composition:
             steps = sum(times for _, times in self.leaves)
             if steps > _LONG and deltas[-1] > _LIKELY:
                 accuracy = replace(accuracy, points=min(accuracy.points, _FEWER_POINTS))
+            # A part of a region whose bounds were too wide: it gets more points.
             if spacing < _SPACING:
                 accuracy = replace(accuracy, points=2 * accuracy.points)
             try:
                 self._regions[spacing, number] = refine(self.leaves, deltas, accuracy)
+            # A failure is kept too, so that it is not computed again.
             except RangeError as error:
                 self._regions[spacing, number] = error
         region = self._regions[spacing, number]

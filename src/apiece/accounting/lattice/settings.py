@@ -68,10 +68,12 @@ def _coarsen_pair(pair: Pair, times: int, window: Window) -> CoarsePair:
             cell = -1 if atom.rho > edges[-2] else 0
             p1[cell] += atom.p
             q0[cell] += atom.q
+    # Cells of hardly any mass have no ratio to rely on.
     heavy = (q0 > _LEAST_MASS) & (p1 > _LEAST_MASS)
     p1 = p1[heavy]
     q0 = q0[heavy]
     q = pair.probability
+    # Behind a coin a ratio r becomes 1 + q·(r − 1).
     if q < 1:
         ratio = np.log1p(q * (p1 / q0 - 1))
         floor = math.log1p(q * math.expm1(window.low))
@@ -243,6 +245,7 @@ def choose_settings(
         deepest = float(known[-1])
     reach = math.inf
     rate = 1.0
+    # Large losses that are rare are cut off the windows, and bounded by themselves.
     jumps = _choose_jumps(leaves, windows, coarse, deepest, deltas[-1:, None])
     if jumps is not None:
         windows, rate = jumps
