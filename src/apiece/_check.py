@@ -227,6 +227,8 @@ def truth_values(
     >>> truth_values("included", [1, 0, 1.0]).tolist()
     [True, False, True]
     """
+    # numpy's own Booleans pass at once; anything else is looked at entry by entry, as its
+    # conversion to Booleans would take 2, NaN and "no" for true.
     array = np.asarray(values)
     if array.dtype.kind != "b":
         cells: list[Any] = array.reshape(-1).tolist() if array.dtype.kind in "iufO" else [None]
@@ -257,6 +259,7 @@ def group_names(name: str, values: object, *, size: int) -> AnyArray:
     array = np.asarray(values, dtype=object if isinstance(values, list | tuple) else None)
     if array.shape != (size,):
         raise DataError(f"{name}: shape {array.shape}, must be ({size},); give one group for each")
+    # Of these types every entry is a name.
     if array.dtype.kind in "iubU":
         return array
     cells: list[Any] = array.tolist() if array.dtype.kind in "fO" else [None]

@@ -227,6 +227,8 @@ def _refuse_inputs(target: Path, status: os.stat_result | None, inputs: tuple[Pa
     """Raise `DataError` where the target is an input or a file beside it, by content or by name."""
     with contextlib.suppress(OSError):  # a link is followed: it may lead to an input
         status = target.stat()
+    # Compared by path, for files that are not there yet, and by device and inode, for other names
+    # of one file.
     real_target = Path(os.path.realpath(target))
     for source in inputs:
         real = Path(os.path.realpath(source))
@@ -314,6 +316,7 @@ def _open_nameless(folder: Path, mode: int) -> IO[bytes]:
     """Return a new file in the folder that no name leads to."""
     if hasattr(os, "O_TMPFILE"):
         try:
+            # Without a name there is nothing that a kill could leave behind.
             return os.fdopen(os.open(folder, os.O_TMPFILE | os.O_RDWR, mode), "w+b")
         except OSError as error:  # a file system without such files
             if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT):

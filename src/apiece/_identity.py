@@ -166,6 +166,7 @@ def _are_permuted(left: pd.Index[Any], right: pd.Index[Any]) -> bool:
     """Return whether both have the same labels in another order."""
     if len(left) != len(right) or left.equals(right):
         return False
+    # Repeated labels cannot be joined, whatever their order.
     if not (left.is_unique and right.is_unique):
         return False
     return bool((right.get_indexer(left) >= 0).all())

@@ -36,6 +36,7 @@ def loads(text: str | bytes, what: str) -> Any:
     stack.
     """
     try:
+        # Every hook refuses what Python would read, and another program otherwise or not at all.
         return json.loads(
             text,
             object_pairs_hook=_make_object,
@@ -263,6 +264,7 @@ def as_is(value: object, where: str) -> Any:
 def number(value: object, where: str) -> float:
     """Return a finite number; a Boolean or a text is none."""
     try:
+        # Not `isinstance`, since a Boolean is an int there.
         result = float(value) if type(value) in (int, float) else math.nan  # type: ignore[arg-type]
     except OverflowError:
         result = math.inf

@@ -88,6 +88,7 @@ class CommandFolder(CommandGroup):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, sorted."""
+        # A module in this folder is a command; those with an underscore are what commands share.
         modules = [module.name for module in pkgutil.iter_modules(__path__)]
         return sorted(
             name
@@ -164,6 +165,8 @@ def run_command(command: click.Command, arguments: Sequence[str], program: str) 
 def _describe_failure(error: BaseException, name: str) -> tuple[str, int] | None:
     """Return the message and the exit status of an expected error; None for a fault of apiece."""
     match error:
+        # From click's own errors to those of the system; what is none of them is a fault of apiece,
+        # with a traceback.
         case click.UsageError():
             command = name if error.ctx is None else error.ctx.command_path
             return f"{error.format_message()} (see {command} --help)", 2

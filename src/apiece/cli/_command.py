@@ -293,6 +293,8 @@ def parse_assignment(flag: str, text: str, form: str, *, last: bool = False) -> 
         form: How it should be written, for the error.
         last: Whether the last equals sign separates them, and not the first.
     """
+    # Names of columns may have equals signs in them, and so may values: which end is plain depends
+    # on the option.
     name, equals, value = text.rpartition("=") if last else text.partition("=")
     if not (name and equals):
         raise make_form_error(flag, text, form)
@@ -486,6 +488,8 @@ class Bar:
         self.total = total
         self.text = text
         self.done = done
+        # Nobody looks at a bar in a file, in the output of a program that reads JSON, or on a
+        # terminal that cannot go back to the beginning of a line.
         context = click.get_current_context(silent=True)
         for_machines = context is not None and context.params.get("as_json", False)
         knows_lines = os.environ.get("TERM") != "dumb"
@@ -519,6 +523,7 @@ class Bar:
 
     def _redraw(self) -> None:
         """Draw the bar while it is wanted, until it is closed."""
+        # First the patience, then the rhythm; closing ends either at once.
         delay = PATIENCE
         while not self._closed.wait(delay):
             delay = REFRESH
@@ -562,6 +567,7 @@ class Bar:
         if self._outer is not None:
             self._outer.hide()
         if self._visible:
+            # A daemon, so that a command that fails does not wait for its bar.
             Thread(target=self._redraw, daemon=True).start()
         return self
 

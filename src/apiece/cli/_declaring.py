@@ -108,6 +108,7 @@ def declare_table(flags: Flags) -> Schema:
     )
     dialect = make_dialect(flags)
     values = make_dict("--values", [_parse_values(text, dialect) for text in flags["values"]])
+    # After the values themselves, from which it may copy.
     values |= _copy_values(flags["values_of"], schema, values)
     assignments = [parse_assignment("--kind", text, KINDS, last=True) for text in flags["kinds"]]
     kinds = make_dict("--kind", assignments)
@@ -139,6 +140,7 @@ def _read_lookup(text: str) -> tuple[str, Lookup]:
     from apiece.datasets import Lookup
 
     name, source = parse_assignment("--lookup", text, LOOKUPS)
+    # FILE::KEY, or FILE::KEY::COLUMN where the people's column has another name.
     path, _, columns = source.partition("::")
     key, _, on = columns.partition("::")
     if not (path and key):

@@ -134,6 +134,7 @@ def _make_case(
             "--noise-multiplier: missing; give it, a plan's file, or - for JSON on stdin"
         )
     step: Mechanism = Gaussian(noise_multiplier)
+    # A step that everybody joins is not sampled.
     if probability is not None and probability != 1:
         step = Sampled(step, _check.probability("--sampling-probability", probability))
     times = 1 if steps is None else _check.count("--steps", steps)
@@ -172,6 +173,7 @@ def _account(case: Case, method: str, number: int | None) -> tuple[PrivacyCurve,
     except ApieceError as error:
         if number is None:
             raise
+        # Of several cases the message says which.
         raise type(error)(f"{case.name or f'mechanism {number}'}: {error}") from None
     document: Json = {} if case.name is None else {"name": case.name}
     if case.asked is not None:

@@ -104,6 +104,7 @@ class AuditGroup(click.Group):
         """Put the name of the sub-command first, where it is not there."""
         asks_help = args in (["--help"], ["-h"])
         if not asks_help and (not args or args[0] not in self.commands):
+            # `apiece audit runs/first` is short for `apiece audit run runs/first`.
             args = [_find_kind(args), *args]
         return super().parse_args(ctx, args)
 
@@ -156,6 +157,7 @@ def audit_run(run: Path, delta: float | None, confidence: float, seed: int) -> F
     # A run whose δ is a column has none of its own.
     stated = None if isinstance(job.budgets.delta, str) else job.budgets.delta
     delta = require_delta(delta, stated)
+    # Members are told from others by a column, or by coins that a seed repeats.
     if job.run.seed is None and job.data.split_column is None:
         raise InputError(
             f"{run}: secret coins decided who was trained on, and a release does not keep them, so "
@@ -368,6 +370,7 @@ def _train_shadows(
         bar.advance(f"block {block} of {total}")
         refuse_withdrawn()
 
+    # What an earlier call has left there is not trained again, and the bar begins behind it.
     finished = 0 if out is None else job.blocks - len(claim(job, out))
     # Ray's message on a worker that died would be part of the answer on stdout.
     with Bar(job.blocks, done=finished) as bar, redirect_stdout(sys.stderr):

@@ -260,6 +260,7 @@ def _explain_budget(
             raise InputError("--epsilon: missing; give it, --mechanism, or --plan and --group")
         return explain(epsilon, delta)
     curve = privacy_curve(from_dict(_json.loads(mechanism, "--mechanism")))
+    # Without a budget the mechanism's own ε at δ is explained.
     spent = float(curve.epsilon(delta).upper) if epsilon is None else epsilon
     return explain(spent, delta, curve=curve)
 

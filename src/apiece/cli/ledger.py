@@ -177,6 +177,8 @@ def _enroll_people(
     try:
         ledger = _open_ledger(url)
     except DataError:
+        # Made with its people in one transaction: a mistake in a budget leaves no empty ledger
+        # behind.
         Ledger.make(url, budgets.ids, **terms)
         return len(budgets)
     return ledger.enroll(budgets.ids, **terms)
@@ -229,6 +231,7 @@ def enroll(url: str, consents: Path, mapping: Path, as_json: bool, **flags: Any)
     ledger = Ledger.open(url)
     enrolled = enroll_consents(ledger, standing, flags["delta"], slack=flags["slack"])
     if flags["out"] is not None:
+        # The file must be neither the ledger nor what was read.
         inputs = [*ledger.store.files, consents]
         write_parquet([list_permitting(standing, scope)], flags["out"], inputs)
     document = {

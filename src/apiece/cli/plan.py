@@ -226,6 +226,8 @@ def _compare(flags: Flags, parameters: int | None, classes: int | None, as_json:
     budgets, chosen, settings = _read_request(flags)
     rows = compare(budgets, _list_strategies(chosen), **settings)
     warn(list_doubts(budgets.groups))
+    # Noise over signal says how much noise a training has for its size; how much it disturbs
+    # depends on the number of parameters too.
     noises = {}
     if parameters is not None:
         noises = {

@@ -164,6 +164,7 @@ def command(
     split = _parse_split(flags["split"])
     if flags["within"] is not None and flags["epsilon"] is not None:
         raise InputError("--within: finds --epsilon; leave one of them out")
+    # All that can be refused without a row, before a ledger or a table is opened.
     _refuse_mistakes(query, schema, flags)
     _refuse_settings(engine, memory, workspace)
     _refuse_log_in_table(steward_log, source)
@@ -203,6 +204,8 @@ def command(
         raise _make_interrupted(analysis, charged=ledger is not None) from None
     if registered is not None and ledger is not None:
         asked = _digest_asked(registered, query, analysis, flags | {"epsilon": epsilon})
+        # Which entry has the answer is noted in the table's folder, so that the next one who asks
+        # the same is told without a look at the rows.
         number = ledger.find_entry(analysis)
         registered.note_answer(asked, flags["url"], number, answer.to_dict())
     _show_answer(answer.to_dict(), figure, as_json=as_json, charged=ledger is not None)
@@ -426,6 +429,7 @@ def _register(
         raise InputError(f"--engine {engine!r}: give duckdb, spark, or spark://HOST:PORT")
     if engine != "spark" and workspace is None:
         raise InputError("--engine spark://…: needs --workspace, a folder that its machines see")
+    # The frozen rows of Spark go with the command.
     with tempfile.TemporaryDirectory(prefix="apiece-", dir=workspace) as folder:
         refuse_text_settings(Path(source), settings.pop("dialect"))
         spark = start_spark("local[*]" if engine == "spark" else engine)

@@ -55,6 +55,7 @@ def command(
         raise InputError(f"--out {out}: is the table itself; give the name of a new folder")
     from apiece.queries import register
 
+    # A steward sees messages about rows here, and nobody else does.
     table = register(
         source,
         schema,

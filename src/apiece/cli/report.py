@@ -102,6 +102,7 @@ def command(
     given_words = {name: value for name, value in words.items() if value is not None}
     if levels and source.is_dir():
         raise InputError("--levels: are for the page of a plan; a run has those of its config")
+    # Only a run folder has papers into which the words could go.
     if given_words and not source.is_dir():
         raise InputError(
             f"{make_flag(min(given_words))}: is for a run folder, which {source} is not; leave it "

@@ -95,6 +95,7 @@ def describe_query(query: Expression) -> Json:
         query.attributes, query.partial_sensitivities, derivatives_latex, strict=True
     ):
         derivatives[name] = {"text": str(derivative), "latex": latex}
+    # No data are needed: shares are those of records that are spread evenly over the ranges.
     partial = partial_sensitivity(query, query.design(DESIGN))
     shares = dict(loss_shares(partial).ranking("all"))
     return {
@@ -148,6 +149,7 @@ def _compute_loss(answer: Json, noise_stddev: float, order: float) -> Json:
     from apiece.sensitivity import individual_rdp
 
     def compute_rdp(maximum: Json) -> float | None:
+        # Without a proven bound there is no loss that could be promised.
         if maximum["upper"] is None:
             return None
         loss = float(individual_rdp(maximum["upper"], order=order, noise_stddev=noise_stddev))

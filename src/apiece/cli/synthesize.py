@@ -215,6 +215,7 @@ def _read_budgets(source: Path, person: str | None, flags: Flags, dialect: Diale
     from apiece.budgets.units import Units
 
     table = read_frame(source, dialect)
+    # One budget for all: it is enough to know who there is.
     ids = None if person is None else Units.of_column(table, person).ids
     size = len(table) if ids is None else len(ids)
     return Budgets([epsilon] * size, delta, ids=ids)
@@ -268,6 +269,7 @@ def _make_progress(bar: Bar) -> Any:
 
     def show(step: Step) -> None:
         nonlocal done
+        # A round may spend several per cent, or less than one.
         while done < int(step.spent * _PERCENT):
             bar.advance(f"round {step.round}: {', '.join(step.columns[:2])}")
             done += 1

@@ -83,6 +83,8 @@ def make_setting_options() -> list[click.Parameter]:
         elif kind is Levels:
             kind = str
         flags = [make_flag(setting.flag or name), name]
+        # No option has a default of click's: what is not given is left to the config, and to the
+        # job.
         options.append(click.Option(flags, type=kind, multiple=setting.repeatable, help=text))
     return options
 
@@ -250,6 +252,7 @@ def prepare_resumed(out: Path, settings: Flags) -> Prepared:
     from apiece.jobs.prepared import prepare_again
 
     for name, value in settings.items():
+        # The address of a ledger may be given again: it is not kept where it has a password.
         if name == "ledger" or value in (None, (), False):
             continue
         setting = SETTINGS.get(name)

@@ -39,6 +39,7 @@ def command(ledger: str, person: str, as_json: bool) -> None:
 
     opened = Ledger.open(ledger, create=False)
     head = opened.head()
+    # Withdrawing again changes nothing, and gives the same lineage.
     lineage = opened.withdraw([find_account(opened, person)])
     # The head moves on with what is written.
     recorded_before = lineage.head == head

@@ -143,9 +143,8 @@ def _solve_regression(question: Question, sums: Floats, stddev: float) -> Floats
     moments = sums[:, _locate_moments(question, names)]
     regressors = [0, *range(2, len(names))]
     # Eigenvalues are raised to the noise's size: a direction that the noise hides gets a slope
-    # near 0 instead of one that the noise has made.
-    # (rows, p, p), and the solution by its eigenvectors V: V·diag(1/values)·Vᵀ·(sums of regressor
-    # times response).
+    # near 0 instead of one that the noise has made. With eigenvectors V of the (rows, p, p) matrix
+    # the slopes are V·diag(1/values)·Vᵀ·(sums of regressor times response).
     gram = moments[:, regressors][:, :, regressors]
     values, vectors = np.linalg.eigh(gram)
     values = np.maximum(values, max(stddev, 1.0))

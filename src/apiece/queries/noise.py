@@ -137,9 +137,9 @@ def _draw_normal(next_word: Words) -> tuple[bool, int, _Uniform]:
     """Return the sign, whole part and fraction of an exact standard normal deviate."""
     # Source: Karney 2016, Sampling exactly from the normal distribution, Algorithm N.
     while True:
-        # The heads before the first tail make exp(−k/2), the coins after them exp(−k²/2). The
-        # fraction is accepted with exp(−x(2k + x)/2), in k + 1 equal factors: together exp(−(k +
-        # x)²/2).
+        # The heads before the first tail make exp(−k/2), and the coins after them exp(−k²/2) of it.
+        # The fraction x is accepted with probability exp(−x(2k + x)/2), in k + 1 equal factors.
+        # Together that is exp(−(k + x)²/2), the density of a normal up to a constant.
         k = 0
         while _flip_exp_minus_half(next_word):
             k += 1

@@ -190,7 +190,7 @@ def name_question(
     share: float | None = None,
 ) -> str:
     """Return the name under which a question is asked that has none: a digest of all it says."""
-    # A share came later than the other parts: a name without one is as it is without this part.
+    # Without a share the name is that of the other parts alone.
     asked: list[object] = [query.strip(), terms, fingerprint, epsilon, delta, split]
     if share is not None:
         asked.append(share)

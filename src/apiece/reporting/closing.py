@@ -211,6 +211,7 @@ def _write_verdict(findings: Findings) -> list[str]:
         return _write_verdict_on_bounds(bounds)
     if not findings.rocs:
         return ["Verdict: nothing was measured."]
+    # Without a bound the verdict is a rate, of the group that the attack tells best.
     name, roc = max(findings.rocs.items(), key=lambda pair: pair[1].balanced_accuracy)
     # Rounded up, as every count of what an attacker gets right.
     right = math.ceil(1000 * roc.balanced_accuracy)
@@ -276,6 +277,7 @@ def _list_tie_hints(findings: Findings) -> list[str]:
     """Return a line on the first bound with so many equal scores that a leak may be hidden."""
     for name, bound in findings.all_bounds():
         scores = bound.in_count + bound.out_count
+        # Half of all scores or fewer are distinct.
         if bound.distinct is not None and 2 * bound.distinct <= scores:
             return [
                 f"  {name}: {bound.distinct:,} of {scores:,} scores are distinct. Equal scores "

@@ -257,6 +257,8 @@ def _write_svg(figure: Any, title: str) -> Markup:
     # Its groups are named "axes_1" in every figure, and nothing refers to them.
     text = re.sub(r'<g id="[^"]*"', "<g", text)
     for token, colour in _PAGE_COLOURS.items():
+        # matplotlib knows no colours of a page: stand-ins of no use elsewhere are replaced in its
+        # SVG.
         text = re.sub(f'(fill|stroke): {token}(?=[;"])', rf"\1: {colour}", text)
     label = html.escape(plain(title))
     return Markup(text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1))

@@ -189,6 +189,7 @@ def environment(form: str = "html") -> Environment:
         # Figures are marked up already (a subclass of str), and stay as they are.
         if type(value) is not str:
             return value
+        # Control characters and the like are shown as codes in every format.
         text = plain(value)
         if form != "markdown":
             # HTML is escaped by jinja2 itself.
@@ -303,6 +304,7 @@ def _list_counts(
     """Return the counts that the page's script looks up, by the keys that it makes, and words."""
     counts = {}
     for (budget, others), outcome in outcomes.items():
+        # As the script of the page writes it: the budget, a blank, and what the others choose.
         key = "" if others is None else others
         counts[f"{budget} {key}"] = {
             "right": outcome.explanation.frequencies.right,

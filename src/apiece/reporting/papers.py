@@ -54,6 +54,8 @@ def statement_pdf(statement: Json, language: str = LANGUAGES[0]) -> bytes:
     typst = optional("typst", "pdf")
     from matplotlib import get_data_path
 
+    # Fonts come with matplotlib, and the day from the statement, so that the page is the same on
+    # every machine.
     content = describe_page(statement, language)
     fonts = Path(get_data_path()) / "fonts" / "ttf"
     year, month, day_of_month = content["day"]
@@ -213,6 +215,7 @@ class _Page:
                 "rows": [],
                 "after": [],
             }
+        # A column of what the model itself allows stands there where that may be told of any level.
         is_made = any(level["as_made_at_most"] for level in levels)
         head = [self.say("page.budget"), "ε", "δ", self.say("page.alone")]
         if is_made:
@@ -292,6 +295,7 @@ def _read_characters() -> frozenset[int]:
 
 def _escape_missing(text: str) -> str:
     """Return a text in which a character that the font lacks is written as its escape."""
+    # The font has no glyph for what is left, and the page would show an empty box.
     known = _read_characters()
     characters = []
     for character in text:
@@ -320,6 +324,7 @@ def registry(statement: Json) -> str:
     controller = statement["controller"] or _OPEN
     name = f"Model of {statement['data']['label']}"
     # The slug: letters without accents, in lower case.
+    # NFKD sets accents apart from their letters; what is not ASCII is then left out.
     folded = unicodedata.normalize("NFKD", f"{controller} {name} {day[:4]}").lower()
     ascii_text = folded.encode("ascii", "ignore").decode()
     slug = re.sub("[^a-z0-9]+", "-", ascii_text).strip("-")
@@ -369,6 +374,7 @@ def cyclonedx(statement: Json) -> str:
         metadata = {"timestamp": f"{statement['finished']}T00:00:00Z", **metadata}
     bom = {
         "bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1,
+        # The same statement has the same number.
         "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_OID, statement['digest'])}",
         "metadata": metadata,
         "components": [{"type": "library", "bom-ref": name, "name": name, "version": version}

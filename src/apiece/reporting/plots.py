@@ -124,6 +124,7 @@ def privacy_curves(curves: Mapping[str, PrivacyCurve]) -> Figure:
         lower, upper = curve.delta(epsilon)
         # Just below the axis, so that the line reaches it.
         visible = upper >= _LEAST_DELTA / 10
+        # A logarithmic axis has no 0, and a method without lower bounds no band.
         band = visible & (lower > 0)
         left.plot(epsilon[visible], upper[visible], color=colour, label=figure_text(label))
         left.fill_between(
@@ -257,6 +258,7 @@ def partial_sensitivity_surface(a: Floats, b: Floats, partial: PartialSensitivit
     if partial.raw.shape != (len(a) * len(b), 2):
         raise DataError(f"partial: shape {partial.raw.shape}; give one record a grid point")
     names = [figure_text(name) for name in partial.attributes]
+    # (grid points, 2) → a surface for each attribute.
     surfaces = partial.raw.T.reshape(2, len(a), len(b))
     # The scale is symmetric about 0; where all is 0, any will do.
     limit = float(np.abs(surfaces).max()) or 1.0

@@ -231,6 +231,7 @@ def everything(declared: Declared) -> Json:
 
 def promise(declared: Declared) -> Json:
     """Return the levels, with the meaning of each for 1,000 people, by (ε, δ) alone."""
+    # By (ε, δ) alone: what the plan itself allows would tell how many people chose which level.
     levels = [(level, explain(level.epsilon, level.delta)) for level in declared.levels]
     rows = [(level, explanation.frequencies.right, None) for level, explanation in levels]
     return {"levels": levels, "rows": rows}
@@ -271,6 +272,7 @@ def meaning(subject: Subject) -> Json:
 def profile(subject: Subject) -> Json:
     """Return the figure of δ at each ε for the strictest group, the loosest and one between."""
     count = len(subject.plan.groups)
+    # Groups stand from the strictest to the loosest; of few groups some of the three are one.
     figure, points = figures.profile(subject.plan, sorted({0, count // 2, count - 1}))
     return {"figure": figure, "points": points}
 
