@@ -231,6 +231,7 @@ def release_rows_per_person(
     below = make_source(seed)
     # Exact integers throughout.
     noisy = [count + discrete_laplace(scale, below) for count in exact.tolist()]
+    # All that follows is computed from noisy counts, and costs nothing more.
     counts = [max(count, 0) for count in noisy]
     total = sum(counts)
     if not total:

@@ -205,12 +205,15 @@ class _Objective:
             from_back = np.cumsum(weighted[::-1])
             return float(weighted @ total), 2 * from_back[::-1]
         if self._error == "last":
+            # The last row of A C⁻¹: its s-th entry is Σ over u ≥ s of rate_u·response_{u−s}.
             row = correlate_series(self._rates, response, self.steps)
             return float(row @ row), 2 * correlate_series(self._rates, row, self.steps)
         samples = np.linspace(0, self.steps - 1, _SAMPLED_COLUMNS)
         columns = np.unique(samples.astype(int))
         if self._error == "max":
             return self._largest_error(self._rates, response, columns)
+        # The mean squared error is the mean of the columns' squared norms, for all of which a few
+        # stand that are evenly spread.
         error = 0.0
         gradient = np.zeros(self.steps)
         # Of column s of A C⁻¹, row t is Σ over s ≤ u ≤ t of rate_u·response_{u−s}.
@@ -235,6 +238,8 @@ class _Objective:
             totals = np.cumsum(np.cumsum(later * response[: later.size]) ** 2)
             squares[column:] += totals
             squares[column + gap :] -= totals[: totals.size - gap]
+        # Where two steps tie, the largest error has no gradient: a norm of high order is near it
+        # and smooth. In units of the largest no power overflows.
         largest = squares.max()
         powers = (squares / largest) ** _NORM_ORDER
         error = float(largest * powers.sum() ** (1 / _NORM_ORDER))

@@ -116,6 +116,7 @@ def _find_operation(node: sympy.Basic) -> tuple[Callable[..., Interval], tuple[s
     if isinstance(exponent, sympy.Integer):
         power = int(exponent)
         return (lambda x: x**power), (base,)
+    # Roots by themselves: by exp and log they would have no bounds from 0 on.
     if exponent == sympy.Rational(1, 2):
         return _sqrt, (base,)
     if exponent == sympy.Rational(-1, 2):
