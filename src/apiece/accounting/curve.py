@@ -269,6 +269,7 @@ one, whose profile has a closed form
         """
         priors = _check.positive_array("prior", prior, below=1.0)
         flat = priors.ravel()
+        # The profile holds in both directions, so that a prior and its complement are alike.
         rarer = np.minimum(flat, 1 - flat)
         # The least error is (1 − π)·(1 − δ(log(π/(1 − π)))), at most min(π, 1 − π).
         odds = np.log1p(-rarer) - np.log(rarer)
@@ -341,6 +342,7 @@ whether they did is right about at most 599; who has not seen the result, about 
         """
         people = _check.count("people", people)
         right = count_up(self.success(prior).upper, people)
+        # Who has seen nothing does best to guess the likelier answer for everybody.
         blind = count_up(max(prior, 1 - prior), people)
         return guess(right, people=people, members=round(people * prior), blind=blind)
 
