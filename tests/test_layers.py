@@ -28,6 +28,7 @@ LAYERS = [
     "queries",
     "ledger",
     "filters",
+    "prospects",
     "assignment",
     "plan",
     "accounting",

@@ -13,14 +13,13 @@ named before anything is trained: Sample.
 
     python -m research.experiments.when_it_pays
 
-makes the plot and the predictor from the stored results.
+makes the page, the plot and the predictor from the stored results (`gain_prediction`).
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,26 +27,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from matplotlib.figure import Figure
-from scipy.optimize import least_squares
 from torch.nn.functional import one_hot
 
 from apiece.assignment import Sample, Scale, Threshold, Uniform, assign
 from apiece.assignment.front import noise_over_signal
-from apiece.assignment.gains import relative_noise
 from apiece.budgets import Budgets
 from apiece.datasets import Numeric, load, packaged_schema
 from apiece.datasets.encode import encode, encode_labels
 from apiece.datasets.packaged import PACKAGED
 from apiece.plan import BoundPlan
+from apiece.prospects import relative_noise
 from apiece.recipes import soft_bins
-from apiece.reporting import save
-from research import RESULTS
 from research.experiment import Experiment, Folders, Outcome, Table, Unit
 from research.experiments.feldman_2021_data import fixed_layer, with_one
 from research.experiments.pictures import Images, cifar_parquet, idx_folder
 from research.intervals import half_width
-from research.store import Store
 
 DELTA, CHANCE, SEEDS, SPLITS, HIDDEN, BINS = 1e-5, 1 / 16, 5, 2, 32, 8
 RATES = tuple(2.0**power for power in range(-2, 7))  # a step's length where all records clip
@@ -61,9 +55,7 @@ PICTURES = ("mnist", "fashion-mnist", "cifar10-jpeg")
 SMALL = {"german": 750, "digits": 1347}  # training records there are
 STRATEGIES = {"uniform": Uniform("strictest"), "sample": Sample(), "scale": Scale()}
 NOISES = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # of a training under Uniform: edges of the table
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 HERE = Path(__file__).parents[2]
-MARK = "<!-- What follows is made by python -m research.experiments.when_it_pays. -->"
 Numbers = npt.NDArray[np.float64]
 Rows = tuple[torch.Tensor, torch.Tensor]
 
@@ -333,43 +325,6 @@ def middle(values: Sequence[float]) -> list[float]:
     return [round(float(each), 2) for each in np.quantile(values, (0.1, 0.9))]
 
 
-def by_noise(done: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Return what `apiece plan --compare` tells: gains by the noise under Uniform."""
-    rows = []
-    for low, high in itertools.pairwise(NOISES):
-        cells = [both(one) for one in done if low <= noise_of(one, "uniform") < high]
-        if len(cells) >= 5:
-            over, beside = zip(*cells, strict=True)
-            rows.append(
-                {
-                    "noise": [low, high],
-                    "trainings": len(cells),
-                    "over uniform": middle(over),
-                    "over one budget": middle(beside),
-                }
-            )
-    return rows  # fmt: skip
-
-
-def for_plans(done: Sequence[Outcome]) -> dict[str, Any]:
-    """Return all that `apiece plan --compare` tells.
-
-    The predictor is told where it errs less than "no gain" on data sets held back, on average and
-    on most of them.
-    """
-    kept: dict[str, Any] = {"rows": by_noise(done), "curve": None}
-    *each, mean = predicting(done).rows
-    better = sum(float(row[3]) < float(row[2]) for row in each)
-    if float(mean[3]) < float(mean[2]) and better > len(each) / 2:
-        two, more, middle, width = fitted(done, by_size=False)[:4]
-        kept["curve"] = {
-            "heights": [round(float(np.exp(each)), 3) for each in (two, more)],
-            "middle": round(float(np.exp(middle)), 4), "power": round(float(np.exp(-width)), 3),
-            "error": float(mean[3]), "error of no gain": float(mean[2]),
-        }  # fmt: skip
-    return kept
-
-
 def summary(done: Sequence[Outcome], head: str, name_of: Callable[[Outcome], str]) -> Table:
     """Return gains by what a cell is."""
     rows = []
@@ -395,66 +350,6 @@ def summary(done: Sequence[Outcome], head: str, name_of: Callable[[Outcome], str
     return Table([head, "cells", *heads], rows)
 
 
-def curve(weights: Numbers, known: Numbers, *, by_size: bool) -> Numbers:
-    """Return the gain in points from one noise to another, by a logistic curve that falls.
-
-    Its height is one for two classes and one for more, since two leave less to gain.
-    """
-    before, after, classes, size = known
-    shift = weights[4] * size if by_size else 0.0
-    height = np.exp(np.where(classes > 2, weights[1], weights[0]))
-    places = [(weights[2] - x - shift) / np.exp(weights[3]) for x in (after, before)]
-    high, low = (1 / (1 + np.exp(-place)) for place in places)
-    return np.asarray(height * (high - low))
-
-
-def known_of(one: Outcome, name: str) -> list[float]:
-    classes = one.result["classes"]
-    noises = [float(np.log(noise_of(one, each))) for each in ("uniform", name)]
-    return [*noises, classes, float(np.log(one.unit["records"] / classes))]
-
-
-def fitted(done: Sequence[Outcome], *, by_size: bool) -> Numbers:
-    """Return the curve's weights, from Sample, Scale and Threshold against Uniform."""
-    others = ("sample", "scale", "threshold")
-    known = np.array([known_of(one, name) for one in done for name in others]).T
-    truth = np.array([gains(one, name, "uniform").mean() for one in done for name in others])
-
-    def lacks(weights: Numbers) -> Numbers:
-        return curve(weights, known, by_size=by_size) - truth
-
-    starts = itertools.product((2.0,), (4.0,), (-1.0, -2.0, -3.0), (-0.3,), (0.0,))
-    fits = [least_squares(lacks, start, loss="soft_l1", max_nfev=2000) for start in starts]
-    return np.asarray(min(fits, key=lambda fit: float(fit.cost)).x)
-
-
-def held_back(done: Sequence[Outcome], *, by_size: bool) -> dict[str, list[tuple[float, float]]]:
-    """Return (predicted, measured) gains of Sample over Uniform on each data set held back."""
-    pairs = {}
-    for name in sorted({one.unit["data"] for one in done}):
-        weights = fitted([one for one in done if one.unit["data"] != name], by_size=by_size)
-        own = [one for one in done if one.unit["data"] == name]
-        known = np.array([known_of(one, "sample") for one in own]).T
-        truth = [float(gains(one, "sample", "uniform").mean()) for one in own]
-        pairs[name] = list(zip(curve(weights, known, by_size=by_size).tolist(), truth, strict=True))
-    return pairs
-
-
-def predicting(done: Sequence[Outcome]) -> Table:
-    """Return the predictor's mean absolute error on data sets that it has not seen."""
-    forms = [held_back(done, by_size=by_size) for by_size in (False, True)]
-    rows = []
-    for name in forms[0]:
-        truth = [t for _, t in forms[0][name]]
-        cells = [np.mean([abs(p - t) for p, t in form[name]]) for form in forms]
-        rows.append([name, str(len(truth)), np.mean(np.abs(truth)), *cells])
-    rows.append(["mean over data sets", str(len(done)),
-                 *(np.mean([row[k] for row in rows]) for k in (2, 3, 4))])  # fmt: skip
-    head = ["data set held back", "cells", "error of “no gain”", "of noise",
-            "of noise and data per class"]  # fmt: skip
-    return Table(head, [[*row[:2], *(f"{v:.2f}" for v in row[2:])] for row in rows])
-
-
 def tables(done: Sequence[Outcome]) -> list[Table]:
     """Return what the page of all papers shows: the rest is on the experiment's own page."""
     return summaries(done)[:1]
@@ -475,57 +370,10 @@ def summaries(done: Sequence[Outcome]) -> list[Table]:
     ]
 
 
-def drawn(done: Sequence[Outcome]) -> Figure:
-    """Return gains by noise, and predictions on data sets held back against what was measured."""
-    figure = Figure(figsize=(10, 4), layout="constrained", facecolor="white")
-    left, right = figure.subplots(1, 2)
-    pairs = held_back(done, by_size=False)
-    names = list(pairs)
-    for place, name in enumerate(names):
-        own = [one for one in done if one.unit["data"] == name]
-        look = {"color": COLOURS[place], "marker": "osD^vP*"[place], "s": 22, "alpha": 0.8}
-        noises = [noise_of(one, "uniform") for one in own]
-        left.scatter(noises, [both(one)[0] for one in own], label=name, **look)
-        left.scatter(noises, [both(one)[1] for one in own], **look | {"color": "0.75", "zorder": 0})
-        predicted, measured = zip(*pairs[name], strict=True)
-        right.scatter(predicted, measured, **look)
-    ends = (-3.0, 60.0)
-    right.plot(ends, ends, color="0.6", linewidth=1, zorder=0)
-    left.set(
-        xscale="log",
-        yscale="symlog",
-        xlabel="noise of the training over its signal, Uniform",
-        ylabel="points gained by Sample",
-        title="over Uniform; grey: over the better one budget",
-    )
-    right.set(xscale="symlog", yscale="symlog", xlim=ends, ylim=ends, title="data sets held back",
-              xlabel="points predicted from the noise", ylabel="points measured")  # fmt: skip
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.axhline(0, color="0.8", linewidth=0.8, zorder=0)
-    left.set_ylim(-3, 60)
-    left.legend(frameon=False, fontsize="small", loc="upper left")
-    return figure
-
-
-def end_of_page(done: Sequence[Outcome], *, predictor: bool = True) -> str:
-    """Return the tables of docs/results/when-it-pays.md, that of the predictor's errors last."""
-    parts = {"By noise": 0, "By data set": 1, "By the share of strict people": 2, "By budgets": 3}
-    found = summaries(done)
-    shown = {title: found[place] for title, place in parts.items()}
-    if predictor:
-        shown["The predictor's error on data sets that it has not seen"] = predicting(done)
-    return "\n\n".join(f"### {title}\n\n{table.markdown()}" for title, table in shown.items())
-
-
 def main() -> None:
-    done = Store(RESULTS).load(EXPERIMENT.name)
-    kept = json.dumps(for_plans(done), indent=1)
-    (HERE / "src" / "apiece" / "assignment" / "gains.json").write_text(f"{kept}\n")
-    page = HERE / "docs" / "results" / "when-it-pays.md"
-    text = page.read_text(encoding="utf-8").partition(MARK)[0]
-    page.write_text(f"{text}{MARK}\n\n{end_of_page(done)}\n", encoding="utf-8")
-    save(drawn(done), HERE / "docs" / "figures" / "when_it_pays.png")
+    from research.experiments import gain_prediction
+
+    gain_prediction.write_all()
 
 
 EXPERIMENT = Experiment(
@@ -544,7 +392,6 @@ EXPERIMENT = Experiment(
     ),
     needs=("mnist", "fashion-mnist", "cifar10-jpeg"),
     reads=lambda unit: [unit["data"]] if unit["data"] in PICTURES else [],
-    open="131 of 224 cells: 75 minutes on a quiet thread",
 )
 
 if __name__ == "__main__":

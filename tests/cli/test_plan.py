@@ -202,7 +202,10 @@ def test_strategies_side_by_side() -> None:
     assert told[2]["below_uniform"] > told[0]["below_uniform"] == 1
     low, high = whole["measured_gain"]["over_uniform"]
     assert f"sample gained {low:+.1f} to {high:+.1f}" in " ".join(text.split())
-    assert (whole["predicted_gain"] or {"uniform": {"points": 0.0}})["uniform"]["points"] == 0
+    predicted = whole["predicted_gain"]
+    assert predicted.keys() == set(names) - {"uniform"}
+    assert predicted["hybrid"] is None  # was not measured
+    assert predicted["sample"]["low"] < predicted["sample"]["points"] < predicted["sample"]["high"]
     assert [each["strategy"] for each in told] == names
     alone = json.loads(run(*FLAGS, "--strategy", "scale", "--json"))
     assert told[1]["excess"] == max(group["excess_forward"] for group in alone["groups"])
@@ -212,6 +215,19 @@ def test_strategies_side_by_side() -> None:
         run(*FLAGS, "--compare", "--gaussian")
     with pytest.raises(InputError, match="are for --compare"):
         run(*FLAGS, "--parameters", "10")
+
+
+def test_a_prediction_is_told_with_its_interval_or_not_at_all() -> None:
+    flags = [*FLAGS, "--compare", "--parameters", "10", "--classes", "2"]
+    gain = json.loads(run(*flags, "--json"))["predicted_gain"]["sample"]
+    text = " ".join(run(*flags).split())
+    assert f"{gain['points']:+.1f} points over uniform; {gain['low']:+.1f} to" in text
+    assert f"to {gain['high']:+.1f} with a chance of 80 % or more" in text
+    cyclic = " ".join(run(*flags, "--noise", "cyclic").split())
+    assert "No prediction for sample, cyclic: its gains were not measured." in cyclic
+    correlated = json.loads(run(*flags, "--noise", "correlated", "--json"))["predicted_gain"]
+    assert correlated["threshold, correlated"] is None
+    assert "scale, correlated" in " ".join(run(*flags, "--noise", "correlated").split())
 
 
 def test_nothing_is_gained_is_an_answer() -> None:

@@ -87,6 +87,21 @@ def test_papers_of_a_run(kind: str, name: str, folder: Path, tmp_path: Path, cap
     assert (tmp_path / name).read_text() == "of somebody"
 
 
+def test_a_card_in_german_stands_beside_the_english_one(
+    folder: Path, tmp_path: Path, capsys: Any
+) -> None:
+    for name, words in (("card.md", []), ("card.de.md", ["--language", "de"])):
+        out = folder / name
+        assert cli.run(["report", str(folder), "--as", "card", *words]) == 0
+        assert capsys.readouterr().out == f"Open {out}\n"
+    assert "## Verwendung" in (folder / "card.de.md").read_text()
+    assert "## Uses" in (folder / "card.md").read_text()
+    one = tmp_path / "README.md"
+    words = ["report", str(folder), "--as", "card", "--language", "de", "--out", str(one)]
+    assert cli.run(words) == 0
+    assert one.read_text() == (folder / "card.de.md").read_text()
+
+
 def test_a_statement_as_one_file(folder: Path, tmp_path: Path, capsys: Any) -> None:
     pytest.importorskip("typst", reason="typst is not installed")
     for name in ("out.pdf", "out.json"):
@@ -142,7 +157,7 @@ def test_a_plan(tmp_path: Path, capsys: Any) -> None:
         (["{empty}", "--as", "statement"], "it has no metrics.json"),
         (["{run}", "--as", "statement", "--out", "{text}"], "cannot be written"),
         (["{run}", "--as", "statement", "--language", "fr"], "--language = 'fr'"),
-        (["{run}", "--as", "card", "--language", "de"], "the card is in English"),
+        (["{run}", "--as", "registry", "--language", "de"], "the registry is in English"),
         (["{run}", "--language", "de"], "the page is in English"),
         (["{run}", "--as", "pdf"], "must be page, statement, registry, card, cyclonedx"),
         (["{run}", "--as", "card", "--out", "{text}"], "is not a model card"),

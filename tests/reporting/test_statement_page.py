@@ -2,6 +2,7 @@
 
 import importlib.util
 import io
+import itertools
 import json
 import re
 import shutil
@@ -10,6 +11,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from apiece.contract import explain
 from apiece.contract.explain import LIMITS
 from apiece.errors import DataError, InputError, UnsupportedError
 from apiece.jobs import Run, statement_of
+from apiece.jobs.config import TUNED
 from apiece.jobs.statement import (
     ALLOCATED,
     FIXED_STEPS,
@@ -33,7 +36,7 @@ from apiece.jobs.statement import (
 )
 from apiece.jobs.trained import Level
 from apiece.reporting import papers as page
-from apiece.reporting.catalogue import translate
+from apiece.reporting.catalogue import has_text, translate
 from apiece.reporting.papers import statement_pdf
 from sample_runs import sample_run
 
@@ -185,31 +188,97 @@ def sentences() -> Iterator[Any]:
     )
     of = f"the release of one model, {runs} inside"
     yield statement | {"guarantee": statement["guarantee"] | {"of": of}}
+    columns = {
+        "age": {"kind": "numeric", "lower": 0.0, "upper": 9.0},
+        "job": {"kind": "categorical", "categories": ["a", "b"]},
+        "owns": {"kind": "boolean"},
+    }
+    table = replace(RUN.data, columns=columns, classes=(), target_range=(0.0, 9.0))
+    numbers = statement_of(replace(RUN, data=table))
+    yield numbers | {"data": numbers["data"] | {"pairs": [["age", "job"]]}}
     yield statement_of(replace(RUN, levels=(), purpose=None, controller=None, valid_until=None))
+
+
+@cache
+def statements() -> tuple[Any, ...]:
+    return tuple(sentences())
+
+
+@cache
+def cards() -> tuple[tuple[str, str], ...]:
+    """The English and the German card of each statement."""
+    english, german = LANGUAGES
+    return tuple((page.card(one, english), page.card(one, german)) for one in statements())
 
 
 def test_the_catalogue_has_every_sentence_in_every_language() -> None:
     shown = {language: set() for language in LANGUAGES}  # type: ignore[var-annotated]
-    for statement in sentences():
-        for language in LANGUAGES:
+    for statement, both in zip(statements(), cards(), strict=True):
+        for language, text in zip(LANGUAGES, both, strict=True):
             shown[language].update(texts(statement, language).split("\n"))
+            shown[language].update(without_escapes(text).split("\n"))
     entries = tomllib.loads((PAGES / "catalogue.toml").read_text())["text"]
     for entry in entries:
         assert set(entry) == {"of", *LANGUAGES}, entry
         fields = [set(re.findall(r"{(\w+)}", entry[name])) for name in LANGUAGES]
         assert fields[0] == fields[1], entry
-        is_elsewhere = entry["of"].startswith(("card.", "choose.")) or entry["of"] in LIMITS
+        elsewhere = ("card.", "choose.", "setting.", "kind.")
+        is_elsewhere = entry["of"].startswith(elsewhere) or entry["of"] in LIMITS
         if "{" not in entry["de"] and not is_elsewhere:
             assert any(entry["de"] in line for line in shown["de"]), f"never shown: {entry['of']}"
     assert len({entry["of"] for entry in entries}) == len(entries)
+
+
+def without_escapes(card: str) -> str:
+    return re.sub(r"\\(.)", r"\1", card)
+
+
+def test_a_card_has_each_sentence_of_the_statement_in_its_language() -> None:
+    for statement, both in zip(statements(), cards(), strict=True):
+        for language, written in zip(LANGUAGES, both, strict=True):
+            text = without_escapes(written)
+            parts = [statement[name] for name in ("covered", "not_covered", "assumptions")]
+            parts.append(statement["trust"]["trusted"] + statement["trust"]["not_trusted"])
+            for sentence in itertools.chain.from_iterable(parts):
+                assert f"- {translate(sentence, language)}\n" in text
+            for part, name in (("mechanism", "name"), ("mechanism", "sampling"),
+                               ("guarantee", "composition"), ("guarantee", "of")):  # fmt: skip
+                assert translate(statement[part][name], language) in text
+
+
+def test_a_german_card_is_german() -> None:
+    """No sentence of the English card but what the steward wrote and what is of machines."""
+    same = set()
+    for english, german in cards():
+        same |= set(english.split("\n")[5:]) & set(german.split("\n")[5:])
+        assert german.count("|") == english.count("|")
+        assert german.count("\n#") == english.count("\n#")
+    words = {line for line in same if re.search("[A-Za-z]{3}", line)}
+    assert words <= {"to see", "## Training"}, words
+    german = page.card(statement_of(RUN), "de")
+    for text in ("Erstellt am 31.01.2026; gültig bis: 31.12.2030",
+                 "1 zu 1.000", "732 von 1.000", "Wem muss vertraut werden?"):  # fmt: skip
+        assert text in german
+
+
+def test_each_setting_and_kind_of_column_has_its_word() -> None:
+    for name in (*TUNED, "teachers", "questions", "answers", "threshold", "semi_supervised"):
+        assert has_text(f"setting.{name}"), name
+    for kind in ("numeric", "categorical", "boolean"):
+        assert has_text(f"kind.{kind}"), kind
+    assert page._Page(statement_of(RUN), "de").find_word("setting", "a_new_one") == "a new one"
 
 
 def test_a_sentence_that_the_catalogue_lacks_is_refused() -> None:
     statement = statement_of(RUN)
     with pytest.raises(DataError, match="'of another apiece' is not in the catalogue"):
         page.describe_page(statement | {"covered": ["of another apiece"]}, "de")
+    with pytest.raises(DataError, match="'of another apiece' is not in the catalogue"):
+        page.card(statement | {"covered": ["of another apiece"]}, "de")
     with pytest.raises(InputError, match="language"):
         page.describe_page(statement, "fr")
+    with pytest.raises(InputError, match="language"):
+        page.card(statement, "fr")
 
 
 @needs_typst
@@ -284,16 +353,18 @@ def test_a_bill_of_materials_is_as_cyclonedx_has_it(run: Run) -> None:
     assert strict.validate_str(text.replace('"machine-learning-model"', '"a model"')) is not None
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
-def test_a_card_has_front_matter_and_no_markup_of_others(run: Run) -> None:
+def test_a_card_has_front_matter_and_no_markup_of_others(run: Run, language: str) -> None:
     statement = statement_of(run)
-    text = page.card(statement)
+    text = page.card(statement, language)
     _, front, body = text.split("---\n", 2)
     kind = "tabular-regression" if run.data.columns else "image-classification"
     assert yaml.safe_load(front)["pipeline_tag"] == kind
     assert not re.search(r"(?<!\\)<|\x1b|\u202e", body)
     assert statement["digest"] in body
-    assert ("732 of 1,000" in body) == bool(run.levels)
+    count = translate("page.of-1000", language, count="732")
+    assert (count in body) == bool(run.levels)
 
 
 def test_all_papers_tell_the_same_numbers() -> None:

@@ -13,13 +13,6 @@ from apiece._text import plain, rounded_up
 from apiece._types import Flags, Json
 from apiece.assignment import Correlated, Strategy, compare
 from apiece.assignment.front import COMPARED, Compared, make_plan, make_strategy
-from apiece.assignment.gains import (
-    MeasuredGain,
-    PredictedGain,
-    measured_gain,
-    predicted_gain,
-    relative_noise,
-)
 from apiece.assignment.request import NOISES
 from apiece.assignment.unspent import describe_shortfall
 from apiece.budgets import Budgets
@@ -48,6 +41,14 @@ from apiece.cli._command import (
 from apiece.errors import InputError, unknown
 from apiece.plan import Plan
 from apiece.plan.parts import UNSPENT
+from apiece.prospects import (
+    MeasuredGain,
+    PredictedGain,
+    explain_missing,
+    measured_gain,
+    predicted_gain,
+    relative_noise,
+)
 
 EXAMPLE = """
 \b
@@ -241,7 +242,9 @@ def _compare(flags: Flags, parameters: int | None, classes: int | None, as_json:
     predicted = {}
     if baseline is not None and gain is not None and classes is not None:
         predicted = {
-            name: predicted_gain(baseline, noise, classes) for name, noise in noises.items()
+            name: predicted_gain(baseline, noise, classes, strategy=name)
+            for name, noise in noises.items()
+            if name != "uniform"
         }
     document = {
         "strategies": [row.to_dict() for row in rows],
@@ -321,14 +324,27 @@ def describe_prospect(
         text = f"Noise {noise:.2g} of the signal under uniform: nothing was measured there."
     else:
         text = _describe_gain(gain, noise)
-        prediction = predicted.get(best)
-        if prediction is not None:
-            text += (
-                f" Predicted: {best} {prediction.points:+.1f} points over uniform. On data sets "
-                f"held back such predictions erred by {prediction.error:.1f} points, “no gain” by "
-                f"{prediction.error_of_none:.1f}."
-            )
+        # Beside the best, the best with correlated noise, where that is asked for.
+        correlated = [name for name in predicted if ", " in name and reductions.get(name)]
+        shown = [best, *sorted(correlated, key=reductions.__getitem__, reverse=True)[:1]]
+        for name in dict.fromkeys(shown):
+            if name in predicted:
+                text += f" {_describe_prediction(name, predicted[name])}"
     return "\n".join(wrap(text, 79))
+
+
+def _describe_prediction(strategy: str, prediction: PredictedGain | None) -> str:
+    """Return a prediction with its interval, or why there is none, in words."""
+    if prediction is None:
+        return f"No prediction for {strategy}: {explain_missing(strategy)}."
+    return (
+        f"Predicted: {strategy} {prediction.points:+.1f} points over uniform; "
+        f"{prediction.low:+.1f} to {prediction.high:+.1f} with a chance of "
+        f"{100 * prediction.level:.0f} % or more, if your data is like the "
+        f"{prediction.data_sets} data sets measured. Such predictions erred by "
+        f"{prediction.error:.1f} points where they were not fitted, “no gain” by "
+        f"{prediction.error_of_none:.1f}."
+    )
 
 
 def _describe_gain(gain: MeasuredGain, noise: float) -> str:

@@ -33,6 +33,7 @@ Examples:
   apiece report runs/first --edition public --out public.html
   apiece report runs/first --as statement
   apiece report runs/first --as statement --language de
+  apiece report runs/first --as card --language de
   apiece report runs/first --as card --out README.md
   apiece report runs/first --controller "County Hospital" --contact privacy@example.org
   apiece report plan.json --edition public --levels low=1,high=8 --out plan.html
@@ -58,7 +59,7 @@ NAMES = {"internal": "report.html", "public": "report-public.html"}
     help="page (HTML), statement (JSON and PDF), registry (OpenDP's, YAML), card (Markdown) or "
     "cyclonedx (JSON); all but the page are public.",
 )
-@option("--language", default="en", help="en or de: of a statement's page, beside the English.")
+@option("--language", default="en", help="en or de: of a statement's page or a model card.")
 @option("--out", type=Output(None), help="File, or a folder for a statement.  [default: in SOURCE]")
 @option("--purpose", help="What the model is for.")
 @option("--controller", help="Who answers for the data.")
@@ -83,7 +84,7 @@ def command(
     stays.
     """
     from apiece.reporting.catalogue import LANGUAGES
-    from apiece.reporting.papers import PAPERS
+    from apiece.reporting.papers import PAPERS, TRANSLATED
     from apiece.reporting.sections import EDITIONS
 
     if edition not in EDITIONS:
@@ -92,10 +93,10 @@ def command(
         raise OptionError(f"--as = {kind!r}: must be page, {', '.join(PAPERS)}")
     if language not in LANGUAGES:
         raise OptionError(f"--language = {language!r}: must be {' or '.join(LANGUAGES)}")
-    if language != LANGUAGES[0] and kind != "statement":
+    if language != LANGUAGES[0] and not set(PAPERS.get(kind, ())) & set(TRANSLATED):
         raise InputError(
-            f"--language {language}: is of the statement's page, which --as statement writes; the "
-            f"{kind} is in English: leave it out"
+            f"--language {language}: is for --as statement and --as card; the {kind} is in "
+            "English: leave it out"
         )
     # All refusals come before the folder's papers are completed, which writes to it.
     _check_source(source, out)
@@ -147,7 +148,7 @@ def _write_papers(
 ) -> dict[str, str]:
     """Write the papers of a kind, after all of them were made; return their files by name."""
     from apiece.jobs.results import STATEMENT
-    from apiece.reporting.papers import PAPERS, PDF, statement_pdf
+    from apiece.reporting.papers import PAPERS, TRANSLATED
 
     papers = PAPERS[kind]
     paths = _choose_paths(source, kind, out, language)
@@ -161,8 +162,8 @@ def _write_papers(
     contents = {}
     for name in paths:
         _, make_paper = papers[name]
-        is_page = name == PDF
-        contents[name] = statement_pdf(statement, language) if is_page else make_paper(statement)
+        words_of_paper = (language,) if name in TRANSLATED else ()
+        contents[name] = make_paper(statement, *words_of_paper)
     for name, path in paths.items():
         file_kind, _ = papers[name]
         write(path, contents[name], file_kind)
@@ -172,15 +173,17 @@ def _write_papers(
 def _choose_paths(source: Path, kind: str, out: Path | None, language: str) -> dict[str, Path]:
     """Return the path of each paper of a kind that is written, by its name."""
     from apiece.reporting.catalogue import LANGUAGES
-    from apiece.reporting.papers import PAPERS, PDF
+    from apiece.reporting.papers import PAPERS, TRANSLATED
 
     papers = PAPERS[kind]
     folder = source if out is None else out
     if out is None or (len(papers) > 1 and (out.is_dir() or not out.suffix)):
         paths = {name: folder / name for name in papers}
         if language != LANGUAGES[0]:
-            # Beside the English page, and not in its place.
-            paths[PDF] = paths[PDF].with_suffix(f".{language}.pdf")
+            # Beside the English paper, and not in its place.
+            for name in set(papers) & set(TRANSLATED):
+                path = paths[name]
+                paths[name] = path.with_suffix(f".{language}{path.suffix}")
         return paths
     # One file: of several papers the one that its ending asks for.
     fitting = [name for name, (file_kind, _) in papers.items() if out.suffix in file_kind.endings]

@@ -1,4 +1,4 @@
-"""The catalogue of texts: what a statement's page says, in each language beside the others."""
+"""The catalogue of texts: what pages and papers say, in each language beside the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from importlib.resources import files
 
 from apiece.errors import DataError, unknown
 
-# Languages of the statement's page; the first is that of statement.json.
+# Languages of pages and papers; the first is that of statement.json.
 LANGUAGES = ("en", "de")
 
 
@@ -45,6 +45,12 @@ def translate(text: str, language: str, /, **values: str) -> str:
         f"statement: {text!r} is not in the catalogue of texts; make its page with the apiece that "
         "wrote it"
     )
+
+
+def has_text(name: str) -> bool:
+    """Return whether the catalogue has a text of this name."""
+    entries, _ = _read_catalogue()
+    return name in entries
 
 
 def localize(number: str, language: str) -> str:

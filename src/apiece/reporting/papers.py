@@ -21,7 +21,7 @@ from pathlib import Path
 from apiece import _json
 from apiece._files import Kind
 from apiece._lazy import optional
-from apiece._text import guessing, plain, shown
+from apiece._text import plain, shown
 from apiece._types import Json
 from apiece.errors import InputError, UnsupportedError
 from apiece.jobs import Run, statement_of
@@ -30,7 +30,7 @@ from apiece.jobs.prepared import RunFolder
 from apiece.jobs.results import COMPLETED, CONFIG, METRICS, MODEL, REPORT, STATEMENT
 from apiece.jobs.statement import digest_config, to_text
 from apiece.jobs.trained import TOKENS
-from apiece.reporting.catalogue import LANGUAGES, localize, translate
+from apiece.reporting.catalogue import LANGUAGES, has_text, localize, translate
 from apiece.reporting.pages import environment, report
 from apiece.reporting.sections import promised_cards, write_chance
 
@@ -141,17 +141,27 @@ class _Page:
 
     def describe_answers(self) -> Json:
         """Return who answers for the model, whom to ask, and from when until when it holds."""
-        dates = self.say(
-            "page.dates",
-            made=self.statement["finished"] or self.say("page.not-stated"),
-            until=self.statement["valid_until"] or self.say("page.no-end"),
-        )
         items = [
             self.say("page.controller", text=self.declared("controller")),
             self.say("page.contact", text=self.declared("contact")),
-            dates,
+            self.describe_dates(),
         ]
         return self._make_part("page.answers", items)
+
+    def describe_dates(self) -> str:
+        """Return when the model was made, and until when the statement holds."""
+        return self.say(
+            "page.dates",
+            made=self._write_day("finished", "page.not-stated"),
+            until=self._write_day("valid_until", "page.no-end"),
+        )
+
+    def _write_day(self, name: str, missing: str) -> str:
+        """Return a day of the statement in the language's form, or the text where it has none."""
+        day = self.statement[name]
+        if not day:
+            return self.say(missing)
+        return f"{date.fromisoformat(day):%d.%m.%Y}" if self.language == "de" else str(day)
 
     def describe_presence(self) -> Json:
         """Return whose presence is hidden, and from what it is told apart."""
@@ -194,14 +204,18 @@ class _Page:
         bound = self.statement["bound_to"]
         if not bound:
             return self._make_part("page.bound", [self.say("page.unbound")])
-        head = bound["ledger"] or self.say("page.not-charged")
         items = [
             self.say("page.weights", digest=bound["weights"]),
-            self.say("page.ledger", head=head),
+            self.describe_ledger(),
             self.say(bound["means"]),
             self.say(bound["signature"]),
         ]
         return self._make_part("page.bound", items)
+
+    def describe_ledger(self) -> str:
+        """Return the head of the ledger that was charged, or that none was."""
+        head = self.statement["bound_to"]["ledger"]
+        return self.say("page.ledger", head=head) if head else self.say("page.not-charged")
 
     def describe_promise(self) -> Json:
         """Return what each budget promises: a table, and its words."""
@@ -216,7 +230,7 @@ class _Page:
                 "after": [],
             }
         # A column of what the model itself allows stands there where that may be told of any level.
-        is_made = any(level["as_made_at_most"] for level in levels)
+        is_made = self.is_made
         head = [self.say("page.budget"), "ε", "δ", self.say("page.alone")]
         if is_made:
             head.append(self.say("page.as-made"))
@@ -225,7 +239,7 @@ class _Page:
             after.append(self.say("page.more-levels", count=str(len(levels) - _LEVELS)))
         cap = guarantee["no_limit_cap"]
         if cap is not None:
-            after.append(self.say("page.no-limit", epsilon=self._write(cap)))
+            after.append(self.say("page.no-limit", epsilon=self.write(cap)))
         if not is_made:
             after.append(self.say("page.withheld"))
         return {
@@ -240,22 +254,37 @@ class _Page:
         """Return a level's row of the table; `is_made` adds the column of the model as made."""
         cells = [
             _cut(level["name"], _LONGEST_NAME),
-            self._write(level["epsilon"]),
-            write_chance(level["delta"], self.language),
-            self._write_count(level["right_of_1000_at_most"]),
+            self.write(level["epsilon"]),
+            self.write_chance(level["delta"]),
+            self.write_count(level["right_of_1000_at_most"]),
         ]
         if is_made:
-            cells.append(self._write_count(level["as_made_at_most"]))
+            cells.append(self.write_count(level["as_made_at_most"]))
         return cells
 
-    def _write(self, value: float) -> str:
+    def write(self, value: float) -> str:
+        """Return a number with the separators of the language."""
         return localize(shown(value), self.language)
 
-    def _write_count(self, right: int | None) -> str:
+    def write_count(self, right: int | None) -> str:
         """Return of how many of 1,000 a guess is right."""
         if right is None:
             return "–"
         return self.say("page.of-1000", count=localize(f"{right:,}", self.language))
+
+    def write_chance(self, delta: float) -> str:
+        """Return δ as 1 in so many cases."""
+        return write_chance(delta, self.language)
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the statement has a bound of a level by the mechanism as it was made."""
+        return any(level["as_made_at_most"] for level in self.statement["guarantee"]["levels"])
+
+    def find_word(self, kind: str, name: str) -> str:
+        """Return the catalogue's word for a setting or a kind of column; the name, without one."""
+        word = f"{kind}.{name}"
+        return self.say(word) if has_text(word) else name.replace("_", " ")
 
     def list_cards(self) -> list[tuple[str, str]]:
         """Return the three numbers on top of the page, each with its caption."""
@@ -354,15 +383,30 @@ def _change_texts(value: object, change: Callable[[str], str]) -> object:
     return change(value) if isinstance(value, str) else value
 
 
-def card(statement: Json) -> str:
-    """Return a model card in Markdown, with the front matter of Hugging Face."""
-    # Source: Mitchell et al. 2019.
+def card(statement: Json, language: str = LANGUAGES[0]) -> str:
+    """Return a model card in Markdown, with the front matter of Hugging Face, in a language."""
+    # Source: Mitchell et al. 2019. Its sentences are those of the statement's page.
     data = statement["data"]
     form = "tabular" if data["columns"] else "image"
     task = "classification" if data["classes"] else "regression"
-    pipeline = "text-generation" if data["schema"] == TOKENS else f"{form}-{task}"
-    markdown = environment("markdown").get_template("card.md.j2")
-    return markdown.render(said=statement, guessing=guessing(), pipeline=pipeline) + "\n"
+    page = _Page(statement, language)
+    return (
+        environment("markdown")
+        .get_template("card.md.j2")
+        .render(
+            said=statement,
+            say=page.say,
+            word=page.find_word,
+            write=page.write,
+            count=page.write_count,
+            chance=page.write_chance,
+            dates=page.describe_dates,
+            ledger=page.describe_ledger,
+            is_made=page.is_made,
+            pipeline="text-generation" if data["schema"] == TOKENS else f"{form}-{task}",
+        )
+        + "\n"
+    )
 
 
 def cyclonedx(statement: Json) -> str:
@@ -445,6 +489,10 @@ def _list_properties(statement: Json) -> dict[str, str | None]:
 
 # The name of the statement's page.
 PDF = "statement.pdf"
+# The name of the model card.
+CARD = "card.md"
+# The papers that are in any language of the catalogue.
+TRANSLATED = (PDF, CARD)
 # What `apiece report --as` writes: the default name of each file, its kind, and what makes it.
 PAPERS: dict[str, dict[str, tuple[Kind, Callable[..., str | bytes]]]] = {
     "statement": {
@@ -460,7 +508,7 @@ PAPERS: dict[str, dict[str, tuple[Kind, Callable[..., str | bytes]]]] = {
             Kind("a registry record", (".yaml", ".yml"), b'"url_slug": "'), registry
         ),
     },
-    "card": {"card.md": (Kind("a model card", (".md",), b"library_name: apiece"), card)},
+    "card": {CARD: (Kind("a model card", (".md",), b"library_name: apiece"), card)},
     "cyclonedx": {
         "model.cdx.json": (Kind("a bill of materials", (".json",), b'"CycloneDX"'), cyclonedx)
     },

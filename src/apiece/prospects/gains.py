@@ -23,7 +23,7 @@ class MeasuredGain:
         over_one_budget: The range over the better of Uniform and Threshold.
 
     Example:
-        >>> from apiece.assignment.gains import MeasuredGain
+        >>> from apiece.prospects import MeasuredGain
         >>> MeasuredGain((0.01, 0.03), 12, (0.4, 1.3), (0.0, 0.5)).trainings
         12
     """
@@ -49,7 +49,7 @@ def relative_noise(noise_over_signal: float, steps: int, parameters: int) -> flo
         InputError: For no step or no parameter, and for noise that is not positive and finite.
 
     Example:
-        >>> from apiece.assignment.gains import relative_noise
+        >>> from apiece.prospects import relative_noise
         >>> relative_noise(0.003, 900, 10_000)
         0.01
     """
@@ -68,7 +68,7 @@ def measured_gain(noise: float) -> MeasuredGain | None:
         noise: `relative_noise` of the plan of Uniform at the strictest budget.
 
     Example:
-        >>> from apiece.assignment.gains import measured_gain
+        >>> from apiece.prospects import measured_gain
         >>> measured_gain(0.05).trainings > 0
         True
     """
@@ -91,46 +91,97 @@ class PredictedGain:
 
     Attributes:
         points: Of test accuracy.
+        low: The lower end of an interval for the points.
+        high: Its upper end.
+        level: The chance, at least, that the interval holds the gain on another data set, as far as
+            that is a draw like the ones measured.
+        data_sets: How many data sets the interval rests on.
         error: The mean absolute error of such predictions on data sets that were held back.
         error_of_none: The same of the prediction that nothing is gained.
 
     Example:
-        >>> from apiece.assignment.gains import PredictedGain
-        >>> PredictedGain(1.5, 3.2, 4.4).error < PredictedGain(1.5, 3.2, 4.4).error_of_none
+        >>> from apiece.prospects import PredictedGain
+        >>> gain = PredictedGain(1.5, -0.1, 6.0, 0.8, 7, error=3.2, error_of_none=4.4)
+        >>> gain.low < gain.points < gain.high
         True
     """
 
     points: float
+    low: float
+    high: float
+    level: float
+    data_sets: int
     error: float
     error_of_none: float
 
 
-def predicted_gain(uniform: float, own: float, classes: int) -> PredictedGain | None:
+def predicted_gain(
+    uniform: float, own: float, classes: int, *, strategy: str = "sample"
+) -> PredictedGain | None:
     """Return the predicted gain of accuracy of a strategy over Uniform, from public numbers.
 
     Accuracy falls with the noise by a logistic curve in its logarithm, which was fitted to the
-    experiment `when-it-pays`; its height is one for two classes and one for more. None where the
-    fit did not err less than "no gain" on data sets that it had not seen.
+    experiment `when-it-pays`; its height is one for two classes and one for more. The interval is
+    conformal over data sets: it reaches from the lowest to the highest of the curves that were
+    fitted without one of the data sets, and beyond by the error that such curves had on the data
+    set left out, on a scale that is logarithmic beyond one point.
 
     Args:
         uniform: `relative_noise` of the plan of Uniform at the strictest budget.
         own: That of the strategy's plan.
         classes: How many the labels have.
+        strategy: Its name, as `apiece.assignment.compare` lists it.
+
+    Returns:
+        None for a strategy on which the curve was not tried, or on which it did not hold: where it
+        erred no less than "no gain" on what it had not seen, or the interval missed its level.
 
     Raises:
         InputError: For fewer than two classes, and for noise that is not positive and finite.
 
+    References:
+        Barber et al. 2021, theorem 3 (jackknife-minmax), with whole data sets left out, and the
+        weights of Lee, Barber and Willett 2023 for values within a data set.
+
     Example:
-        >>> from apiece.assignment.gains import predicted_gain
-        >>> predicted_gain(0.1, 0.1, classes=10).points
-        0.0
+        >>> from apiece.prospects import predicted_gain
+        >>> gain = predicted_gain(0.1, 0.05, classes=10)
+        >>> gain.low < gain.points < gain.high
+        True
     """
     classes = _check.count("classes", classes, least=2)
     own = _check.positive("own", own)
     uniform = _check.positive("uniform", uniform)
-    curve = _read_results()["curve"]
-    if curve is None:
+    results = _read_results()
+    if strategy not in results["reach"]:
         return None
+    reach = results["reach"][strategy]
+    points = [_follow_curve(curve, uniform, own, classes) for curve in results["curves"]]
+    return PredictedGain(
+        points=_follow_curve(results["curve"], uniform, own, classes),
+        low=math.sinh(math.asinh(min(points)) - reach),
+        high=math.sinh(math.asinh(max(points)) + reach),
+        level=results["level"],
+        data_sets=len(points),
+        error=results["errors"][strategy]["of the curve"],
+        error_of_none=results["errors"][strategy]["of no gain"],
+    )
+
+
+def explain_missing(strategy: str) -> str:
+    """Return why `predicted_gain` is None for a strategy."""
+    errors = _read_results()["errors"].get(strategy)
+    if errors is None:
+        return "its gains were not measured"
+    return (
+        f"in {errors['trainings']} trainings the curve erred by {errors['of the curve']:.1f} points"
+        f" and “no gain” by {errors['of no gain']:.1f}, and the interval held "
+        f"{errors['inside']} of {errors['trainings']}"
+    )
+
+
+def _follow_curve(curve: Json, uniform: float, own: float, classes: int) -> float:
+    """Return the points between two noises on a curve."""
     two_class_height, height = curve["heights"]
     if classes == 2:
         height = two_class_height
@@ -138,12 +189,11 @@ def predicted_gain(uniform: float, own: float, classes: int) -> PredictedGain | 
     def predict_accuracy(noise: float) -> float:
         return float(height / (1 + (noise / curve["middle"]) ** curve["power"]))
 
-    points = predict_accuracy(own) - predict_accuracy(uniform)
-    return PredictedGain(points, curve["error"], curve["error of no gain"])
+    return predict_accuracy(own) - predict_accuracy(uniform)
 
 
 def _read_results() -> Json:
-    """Return the table and the curve that the experiment `when-it-pays` wrote."""
+    """Return the table and the curves that the experiment `when-it-pays` wrote."""
     text = (resources.files(__package__) / "gains.json").read_text(encoding="utf-8")
     results: Json = json.loads(text)
     return results
