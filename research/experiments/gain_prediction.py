@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 from scipy.optimize import least_squares
+from scipy.special import expit
 
 from apiece.reporting import save
 from apiece.reporting.plots import COLOURS
@@ -95,7 +96,7 @@ def follow(weights: Weights, known: Numbers) -> Numbers:
     before, after, classes = known
     height = np.exp(np.where(classes > 2, weights[1], weights[0]))
     places = [(weights[2] - noise) / np.exp(weights[3]) for noise in (after, before)]
-    high, low = (1 / (1 + np.exp(-place)) for place in places)
+    high, low = (expit(place) for place in places)
     return np.asarray(height * (high - low))
 
 
