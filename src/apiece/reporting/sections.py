@@ -523,7 +523,9 @@ def cards(subject: Subject, edition: str) -> list[tuple[str, str]]:
     size_card = _size_card(subject)
     spent_range = span([group.epsilon_spent for group in groups], rounded_up)
     asked_range = span([group.epsilon for group in groups], shown)
-    spent_card = (spent_range, f"ε spent, at most; asked was {asked_range}")
+    # Spaces that do not break: a range stays on one line.
+    asked_text = asked_range.replace(" ", "\N{NO-BREAK SPACE}")
+    spent_card = (spent_range, f"ε spent, at most; asked was {asked_text}")
     rights = [group.right for group in groups if group.right is not None]
     if rights:
         name = "card.as-made" if subject.run else "card.planned"
