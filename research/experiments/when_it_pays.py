@@ -36,7 +36,7 @@ from apiece.datasets import Numeric, load, packaged_schema
 from apiece.datasets.encode import encode, encode_labels
 from apiece.datasets.packaged import PACKAGED
 from apiece.plan import BoundPlan
-from apiece.prospects import relative_noise
+from apiece.prospects.gains import relative_noise
 from apiece.recipes import soft_bins
 from research.experiment import Experiment, Folders, Outcome, Table, Unit
 from research.experiments.feldman_2021_data import fixed_layer, with_one

@@ -218,3 +218,23 @@ def test_the_engine_under_a_run_is_audited_until_a_claim_breaks(
     monkeypatch.setattr(loop, "noisy_mean", pressed)
     assert main(words) == 130
     assert not capsys.readouterr().out
+
+
+def test_groups_of_canaries_are_in_either_file(tmp_path: Path, capsys: Any) -> None:
+    """Groups stand beside the scores or beside the coins, and the findings are the same."""
+    draws = np.random.default_rng(0)
+    coins = draws.random(60) < 0.5
+    table = pd.DataFrame({"id": range(60), "score": draws.normal(size=60) + coins})
+    table["level"] = np.where(np.arange(60) % 2, "high", "low")
+    table["included"] = coins.astype(int)
+    found = []
+    for own, others in ((["level"], []), ([], ["level"])):
+        table[["id", "score", *own]].to_csv(tmp_path / "scores.csv", index=False)
+        mixed = table[["id", "included", *others]].sample(frac=1, random_state=1)
+        mixed.to_csv(tmp_path / "coins.csv", index=False)
+        files = [str(tmp_path / "scores.csv"), "--coins", str(tmp_path / "coins.csv")]
+        words = ["--ids", "id", "--group", "level", "--delta", "1e-5"]
+        assert main(["audit", "canaries", "--canaries", *files, *words]) == 0
+        found.append(capsys.readouterr().out)
+    assert found[0] == found[1]
+    assert "high: epsilon" in found[0]

@@ -186,7 +186,8 @@ def read_canaries(
 ) -> tuple[Floats, Mask, AnyArray | None]:
     """Return scores, coins and maybe groups, one a canary, or a person where `person` is given.
 
-    With `coins`, a second file, the two are joined by id, whatever the order of their rows.
+    With `coins`, a second file, the two are joined by id, whatever the order of their rows. Groups
+    are read from that file if it has such a column, else from the canaries'.
     """
     from apiece.budgets import Units
     from apiece.budgets.units import read_ids, read_persons
@@ -197,28 +198,31 @@ def read_canaries(
     # A dialect is of CSV; where just one of the files is Parquet, it is read without.
     mixed = coins is not None and is_parquet(coins) != is_parquet(canaries)
 
+    def read_file(path: Path) -> pd.DataFrame:
+        return read_table(path, PLAIN if mixed and is_parquet(path) else dialect)
+
     def read_columns(path: Path, names: list[str]) -> pd.DataFrame:
-        table = read_table(path, PLAIN if mixed and is_parquet(path) else dialect)
+        table = read_file(path)
         for name in names:
             select_column(table, name, f"{path.name}:")
         return table[list(dict.fromkeys(names))]
 
-    # The columns that are in the file of coins, where there is one.
+    # The columns of each file. Without a file of coins the canaries have all.
+    own_columns: list[str] = []
     coin_columns = [included]
     if group:
-        coin_columns.append(group)
+        is_with_coins = coins is None or group in read_file(coins).columns
+        (coin_columns if is_with_coins else own_columns).append(group)
+    if coins is None:
+        own_columns, coin_columns = coin_columns, []
     # The column that joins two files, or says whose each row is; None where neither is needed.
     key = id_column if person is None and coins is not None else person
-    names = [score]
-    if coins is None:
-        names += coin_columns
+    names = [score, *own_columns]
     if key:
         names.append(key)
     table = read_columns(canaries, names)
     scores = _parse_scores(table, score, dialect.decimal)
-    columns: dict[str, AnyArray] = {}
-    if coins is None:
-        columns = {name: read_texts(table[name]).astype(str) for name in coin_columns}
+    columns = {name: read_texts(table[name]).astype(str) for name in own_columns}
     ids: AnyArray = np.zeros(0)
     if key is not None:
         ids = (read_ids if person is None else read_persons)(table, key).astype(str)
@@ -232,7 +236,7 @@ def read_canaries(
     if coins is not None and key is not None:
         coin_table = read_columns(coins, [key, *coin_columns])
         order = join(str(coins), read_ids(coin_table, key).astype(str), str(canaries), ids)
-        columns = {name: read_texts(coin_table[name]).astype(str)[order] for name in coin_columns}
+        columns |= {name: read_texts(coin_table[name]).astype(str)[order] for name in coin_columns}
     truth = _parse_coins(columns[included], included)
     return scores, truth, columns[group] if group else None
 

@@ -41,7 +41,7 @@ from apiece.cli._command import (
 from apiece.errors import InputError, unknown
 from apiece.plan import Plan
 from apiece.plan.parts import UNSPENT
-from apiece.prospects import (
+from apiece.prospects.gains import (
     MeasuredGain,
     PredictedGain,
     explain_missing,

@@ -3,17 +3,3 @@
 `gains.json` beside this file is a result of the experiment `when-it-pays`; nothing that is trained,
 asked or accounted for reads it.
 """
-
-from apiece.prospects.gains import (
-    MeasuredGain,
-    PredictedGain,
-    explain_missing,
-    measured_gain,
-    predicted_gain,
-    relative_noise,
-)
-
-__all__ = [
-    "MeasuredGain", "PredictedGain", "explain_missing", "measured_gain", "predicted_gain",
-    "relative_noise",
-]  # fmt: skip

@@ -23,7 +23,7 @@ class MeasuredGain:
         over_one_budget: The range over the better of Uniform and Threshold.
 
     Example:
-        >>> from apiece.prospects import MeasuredGain
+        >>> from apiece.prospects.gains import MeasuredGain
         >>> MeasuredGain((0.01, 0.03), 12, (0.4, 1.3), (0.0, 0.5)).trainings
         12
     """
@@ -49,7 +49,7 @@ def relative_noise(noise_over_signal: float, steps: int, parameters: int) -> flo
         InputError: For no step or no parameter, and for noise that is not positive and finite.
 
     Example:
-        >>> from apiece.prospects import relative_noise
+        >>> from apiece.prospects.gains import relative_noise
         >>> relative_noise(0.003, 900, 10_000)
         0.01
     """
@@ -68,7 +68,7 @@ def measured_gain(noise: float) -> MeasuredGain | None:
         noise: `relative_noise` of the plan of Uniform at the strictest budget.
 
     Example:
-        >>> from apiece.prospects import measured_gain
+        >>> from apiece.prospects.gains import measured_gain
         >>> measured_gain(0.05).trainings > 0
         True
     """
@@ -100,7 +100,7 @@ class PredictedGain:
         error_of_none: The same of the prediction that nothing is gained.
 
     Example:
-        >>> from apiece.prospects import PredictedGain
+        >>> from apiece.prospects.gains import PredictedGain
         >>> gain = PredictedGain(1.5, -0.1, 6.0, 0.8, 7, error=3.2, error_of_none=4.4)
         >>> gain.low < gain.points < gain.high
         True
@@ -144,7 +144,7 @@ def predicted_gain(
         weights of Lee, Barber and Willett 2023 for values within a data set.
 
     Example:
-        >>> from apiece.prospects import predicted_gain
+        >>> from apiece.prospects.gains import predicted_gain
         >>> gain = predicted_gain(0.1, 0.05, classes=10)
         >>> gain.low < gain.points < gain.high
         True

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from apiece._text import align_columns, per_cent, plain, rounded_up
@@ -242,11 +243,12 @@ def _write_verdict_on_bounds(bounds: list[tuple[str, LowerBound]]) -> list[str]:
     shown = 0.0 if largest is None else largest.epsilon
     assumed = largest_bound(conditional)
     if assumed is not None and assumed.epsilon > shown:
-        lines.append(
+        text = (
             f"If {assumed.assumption}, the ε of {assumed.group} is at least {assumed.epsilon:.4g} "
             f"with {assumed.confidence:.4g} confidence. Nobody has checked that it is: this bound "
             "breaks no promise of (ε, δ) alone."
         )
+        lines += wrap(text, 79)
     return lines
 
 
