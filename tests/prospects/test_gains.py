@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from apiece.errors import InputError
+from apiece.prospects import gains as reader
 from apiece.prospects.gains import explain_missing, measured_gain, predicted_gain, relative_noise
-from apiece.prospects.gains import gains as reader
 from refusals import refused
 from research import RESULTS
 from research.conformal import Interval, make_interval
