@@ -240,6 +240,7 @@ class Training:
         self._check_noise()
         # The defaults of a method are written out, so that a stored config says them.
         defaults = _DEFAULTS[self.method]
+        # In fixed batches nobody is sampled: groups differ by their clip norms instead.
         if self.method == "dp-sgd" and self.noise == "correlated":
             defaults = {"strategy": "scale"}
         for name, value in defaults.items():

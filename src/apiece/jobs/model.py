@@ -145,6 +145,7 @@ class Weighted:
         is_class = isinstance(self.target, Classes)
 
         def weigh(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            # What the cross-entropy compares with has to be whole numbers again.
             values = targets[:, 0].long() if is_class else targets[:, :1].to(outputs.dtype)
             factors: torch.Tensor = targets[:, 1].to(outputs.dtype)
             return loss(outputs, values) * factors
@@ -372,6 +373,7 @@ def to_bytes(model: TabularModel, form: str = TABULAR) -> bytes:
         "target": Schema({model.label: model.target}).to_dict()["columns"][model.label],
         "columns": Schema(model.columns).to_dict()["columns"],
         "statement": None if model.statement is None else json.dumps(model.statement),
+        # Copies, since torch saves a view with all of the storage behind it.
         "state": {
             name: value.detach().clone() for name, value in model.network.state_dict().items()
         },

@@ -83,6 +83,7 @@ def _is_free(path: Path) -> bool:
     """Whether a run folder can be made at `path`: nothing is there, or an empty folder."""
     if path.is_dir():
         return not any(path.iterdir())
+    # A link that leads nowhere does not exist, and yet no folder can be made there.
     return not (path.exists() or path.is_symlink())
 
 
@@ -171,6 +172,7 @@ class Unfinished:
         paths = list(self.folder.glob("*/state.pt"))
         if not paths:
             return 0
+        # Torch takes long to load: only where there is a checkpoint to be read.
         import torch
 
         from apiece.training.checkpoints import CheckpointFolder

@@ -162,6 +162,7 @@ class Run:
         """Return the run as JSON types: the content of metrics.json."""
         noise = "operating system" if self.seed is None else "reproducible"
         training = {name: getattr(self, name) for name in _TRAINING}
+        # A file that names no method is of DP-SGD, and is read as such.
         if self.method != "dp-sgd":
             training["method"] = self.method
         parts: Json = _json.plain({
@@ -345,6 +346,7 @@ def _make_run(fields: Json, source: str) -> Run:
 
 def _make_trained(fields: Json) -> Trained:
     """Return the models of a strategy from their stored fields, without what follows from them."""
+    # Stored fields have what follows from the others too, which is computed anew.
     names = Trained.__dataclass_fields__
     return Trained(**{name: value for name, value in fields.items() if name in names})
 
@@ -385,6 +387,7 @@ def _find_misfits_of(
     """Return which parts of a strategy's models do not fit the run, or the reference strategy."""
     data = fields["data"]
     plan = models.plan
+    # A number has a range and no classes, and a class the other way round.
     is_number = data.target_range is not None
     # How many figures there must be: one a model, where somebody was held out.
     figures = 0 if is_number or data.test_records == 0 else repeats
@@ -455,6 +458,7 @@ def _require_bound(run: Run, plan: Json, metrics: Json, folder: Path) -> None:
         require_same_digest(bound.salt, choose_salt(run.seed), "the seed", str(folder))
     for name, value in bound.list_digests(plan, metrics).items():
         require_same_digest(value, statement["bound_to"].get(name), name, str(folder))
+    # The weights carry the statement too, for whoever is given the model alone.
     _, carried = read_state(folder / MODEL)
     require_same_digest(carried, statement, f"the statement in {MODEL}", str(folder))
 
@@ -553,6 +557,7 @@ def total_costs(plans: Sequence[Plan], repeats: int) -> tuple[Total, ...]:
     composition. Empty for a single model.
     """
     groups = plans[0].budget_groups
+    # What a single model costs is said by its plan.
     if len(plans) * repeats == 1:
         return ()
     costs = []

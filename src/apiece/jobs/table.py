@@ -43,7 +43,8 @@ _MAX_FEATURE_BYTES: Final = 2**32
 _FEATURE_BYTES: Final = 4
 # Declared values that a message names, at most.
 _SHOWN_VALUES: Final = 4
-# Rows from which on a column of different whole numbers looks like an id.
+# Rows from which on a column of different whole numbers looks like an id; of fewer rows even ages
+# may all differ.
 _ROWS_OF_AN_ID: Final = 20
 # A number that is written with a decimal comma.
 _COMMA_NUMBER: Final = re.compile(r"-?\d+,\d+")

@@ -259,9 +259,11 @@ def amend_accounts(
     # Terms that are as before leave no entry.
     if not rows:
         return tip
+    # The tables come first: the entry has the digest of the state after it.
     write_people(connection, salt, rows)
     for scope, spent_by_block in pools.items():
         write_spent(connection, salt, spent_by_block, scope)
+    # Whoever folds the history finds the pools anew just where the entry says so.
     entry = AmendEntry(pools=bool(policy.sure))
     return chain.append(connection, salt, tip, entry.to_body(), payloads)
 
@@ -319,6 +321,7 @@ def open_accounts(
             spent = np.concatenate([old_spent[""], spent])
         people.append((block, block_ids, block_terms))
         balances.append((block, spent))
+    # As above: the tables, and then the entry with the digest of their state.
     write_people(connection, salt, people)
     write_spent(connection, salt, balances)
     after = tip._replace(people=tip.people + ids.size)
@@ -335,6 +338,7 @@ def _refuse_lower(ids: Ids, terms: Terms, spent: Integers) -> None:
     person = ids[row].item()
     epsilon = terms["epsilon"][row]
     delta = float(terms["delta"][row])
+    # An account of a ρ is marked by a slack below 0, and has none.
     slack = max(terms["slack"][row], 0) * SLACK_UNIT
     if codec.find_concentrated(terms)[row]:
         allowed = terms["limit"][row] * UNIT / 2

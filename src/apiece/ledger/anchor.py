@@ -100,6 +100,7 @@ class HeadFile:
         except DataError as error:
             raise StateError(f"{self.role} {error}") from None
         digests: dict[int, str] = {}
+        # Zeros between lines are what a power cut left where others have written on.
         lines = data.replace(b"\0", b"").split(b"\n")
         # Unless the file is read from its start, the first line may be cut.
         for line in lines if is_whole else lines[1:]:

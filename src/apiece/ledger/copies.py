@@ -69,6 +69,8 @@ def back_up_ledger(ledger: Ledger, path: str | Path) -> Head:
     with writing(target, BACKUP, ledger.store.files) as file, ledger.store.reading() as reading:
         source = reading.connection.connection.driver_connection
         assert isinstance(source, sqlite3.Connection)
+        # SQLite writes into a file of its own, which no name leads to: what has the backup's name
+        # never begins with the first word of a database.
         with _nameless_database(target.parent) as (copy, content):
             # Within the transaction that was checked: the copy is of the state that `tip` names.
             source.backup(copy)
@@ -153,6 +155,7 @@ def restore_ledger(
         raise UnsupportedError(f"ledger {show_address(engine)}: {POSTGRES}")
     _require_free(path)
     heads = Anchor.of(anchor, path)
+    # Before anything is copied: at the end the head has to be kept.
     heads.check_writable()
     # The backup has to hold every entry that any of these knows.
     digests = heads.read(whole=True).digests
@@ -169,6 +172,7 @@ def restore_ledger(
         tip = _check_backup(Path(backup), staged, heads, digests)
         # The head first: without its ledger it is refused, and the backup is put back again.
         heads.keep(tip, heads.read(whole=True))
+        # Looked at again, since the check of a large backup takes its time.
         _require_free(path)
         # The name appears with the whole content or not at all, and is on the disk before the
         # caller goes on.
@@ -178,6 +182,7 @@ def restore_ledger(
             os.fsync(folder)
         finally:
             os.close(folder)
+    # From here on this process knows the entry, as if it had read it from the ledger.
     memory_of(store.read_salt(engine)).see(tip)
     return tip.head
 

@@ -265,6 +265,7 @@ class WithdrawEntry(LedgerEntry):
     def update(self, state: HistoryState, number: int, people: int, arrays: Arrays) -> None:
         """Add the places of those who withdraw."""
         places = [codec.find_places(block, codec.unpack_mask(data)[0]) for block, data in arrays()]
+        # Each place once, and in the order in which `mark_members` searches them.
         state.withdrawn = np.unique(np.concatenate([state.withdrawn, *places]))
 
     def fold_block(self, fold: Fold, number: int, block: int, data: bytes) -> None:

@@ -99,6 +99,8 @@ class Ledger(LedgerReader):
         engine = make_engine(url)
         heads = Anchor.of(anchor, sqlite_file(engine))
         if not store.is_there(engine):
+            # Heads that are kept of a ledger that is not there: it was put away or deleted, and all
+            # that it charged could be spent again.
             heads.require_none(show_address(engine))
             if not create:
                 raise store.report_missing(engine)
@@ -181,6 +183,7 @@ class Ledger(LedgerReader):
                     f"policy: version = {policy.version}, where version {trail.policy.version} "
                     "holds; give a higher one"
                 )
+            # What is charged to the budget of one unit says nothing of the budget of another.
             if policy.unit != trail.policy.unit and trail.reserved:
                 raise StateError(
                     f"policy: unit = {policy.unit!r}, where budgets of a {trail.policy.unit} were "
@@ -535,6 +538,7 @@ class LedgerFilter:
     ledger: Ledger
     ids: Any = field(repr=False)
     run: str
+    # The number of the next call, a part of its name.
     calls: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -563,6 +567,7 @@ class LedgerFilter:
         # fails at its first step instead of going on for free.
         self.ledger.commit(step)
         self.calls += 1
+        # In the order of `ids`, in which the trainer has its records.
         return np.asarray(np.isin(self.ids, admitted))
 
     def affordable(self, noise_stddev: float) -> Floats:

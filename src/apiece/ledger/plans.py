@@ -75,6 +75,7 @@ def _join_groups(stage: Stage, parts: Sequence[AnyArray]) -> Stage:
     def find_largest(values: AnyArray | None) -> Any:
         return None if values is None else np.array([values[part].max() for part in parts])
 
+    # A stage needs an expected batch size, and no mechanism depends on it.
     return replace(
         stage,
         expected_batch_size=1.0,
@@ -118,7 +119,7 @@ def account_shares(plan: Plan, epsilon: npt.ArrayLike, *, times: int = 1) -> Flo
     shares = plan_costs(plan).shares(groups.delta, times=_check.count("times", times))
     epsilons = _check.positive_array("epsilon", epsilon)
     levels, level_of_account = np.unique(epsilons, return_inverse=True)
-    # (levels, groups); nearest in proportion, as ε is a ratio's logarithm.
+    # (levels, groups): nearest in proportion, so that 1 is as near to 2 as 4 is to 8.
     distance = np.abs(np.log(levels[:, None] / groups.epsilon))
     nearest = distance.argmin(axis=1)
     return np.asarray(shares[nearest][level_of_account].reshape(np.shape(epsilon)))
@@ -127,6 +128,7 @@ def account_shares(plan: Plan, epsilon: npt.ArrayLike, *, times: int = 1) -> Flo
 def _find_costs(mechanisms: Sequence[Mechanism], delta: Floats) -> Costs:
     """Return the costs of mechanisms, of which equal ones are looked at once."""
     rows: dict[tuple[Mechanism, float], int] = {}
+    # Each distinct pair is numbered when it is first met: its number is the row of its costs.
     keys = zip(mechanisms, delta.tolist(), strict=True)
     row = np.array([rows.setdefault(key, len(rows)) for key in keys])
     distinct_mechanisms = [mechanism for mechanism, _ in rows]
@@ -164,6 +166,7 @@ def training_costs(*plans: BoundPlan) -> Costs:
     for kind in kinds:
         groups = zip(plans, kind, strict=True)
         mechanisms.append(Composed(*(plan.mechanism_for(int(group)) for plan, group in groups)))
+    # Of the δ that a record has in the plans the least asks for the most.
     deltas = [plan.budget_groups.delta[kinds[:, k]] for k, plan in enumerate(plans)]
     return _find_costs(mechanisms, np.min(deltas, axis=0)).of(row.reshape(-1))
 

@@ -302,5 +302,7 @@ class LedgerReader:
         self, terms: Any, scope: Scope | None, noise_stddev: float | None = None
     ) -> Subject:
         """Return the subject of a reservation; scope: by default that of `within`."""
+        # The history keeps a keyed digest of the terms, and so neither the question nor a way to
+        # try one.
         chosen = self.scope if scope is None else normalize_scope(scope)
         return Subject(chosen, digest_terms(self.store.salt, terms), noise_stddev)

@@ -260,6 +260,7 @@ def _check_balances(
     """Raise `StateError` where a person's charges are not what their balances say."""
     for key, total in history.spent.items():
         balance, _ = accounts.read_balances(connection, salt, np.array([place]), key)
+        # Units are whole numbers, so that sums agree to the last one.
         if (total != balance).any():
             raise StateError(
                 "ledger: charges do not add up to the balance; run `apiece ledger verify`"
@@ -281,6 +282,7 @@ def _make_receipt(
     told = 0.0
     repeats = None
     rho = None
+    # The limit of such an account is counted in μ², twice the ρ that was promised.
     if codec.find_concentrated(terms):
         rho = float(limits[0]) * UNIT / 2
     if pairs:
@@ -293,6 +295,7 @@ def _make_receipt(
         elif mu_squared > 0:
             told = float(concentrated_epsilon(mu_squared / 2 * (1 + _ROUNDING_SHARE), delta))
         # The last pair is not free, so one of its parts is above 0.
+        # How often it fits into what is left, in the part into which it fits the fewest times.
         remaining = (limits - spent).tolist()
         parts = zip(pairs[-1].tolist(), remaining, strict=True)
         repeats = min(amount // price for price, amount in parts if price)
@@ -386,6 +389,8 @@ def count_bins(limits: Integers, spent: Integers) -> Integers:
     remaining = 1 - spent / np.maximum(limits, 1)
     rows = []
     for shares in (remaining[:, 0], remaining.min(1)):
+        # `SHARES` fall: the bin is how many of them the account is below, 0 for one that is
+        # untouched.
         is_below = shares[:, None] < np.array(SHARES)
         bins = is_below.sum(axis=1)
         rows.append(np.bincount(bins, minlength=len(SHARES) + 1))
@@ -394,5 +399,6 @@ def count_bins(limits: Integers, spent: Integers) -> Integers:
 
 def cumulate_bins(bins: npt.ArrayLike) -> dict[str, Integers]:
     """Return how many have at least each share, from how many lie between which."""
+    # Bins 0 to i hold the accounts that have at least share i; the last bin is below all shares.
     rows = np.cumsum(np.asarray(bins)[:, :-1], axis=1)
     return dict(zip(("queries", "trainings"), rows, strict=True))

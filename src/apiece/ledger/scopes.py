@@ -332,6 +332,7 @@ def list_accounts(policy: Policy, scope: Scope | None) -> list[str]:
     """Return which balances a charge in a scope was taken from: of all, or of some periods."""
     if policy.unit == "person":
         return [""]
+    # A period that is named twice is charged once.
     periods = normalize_scope(scope)["period"]
     return [f"@{period}" for period in ([periods] if isinstance(periods, str) else set(periods))]
 
@@ -379,6 +380,7 @@ class Permits:
     def pack(self, block: int) -> bytes:
         """Return the permits of one block as bytes; `unpack` is the inverse."""
         part = slice(block * BLOCK, (block + 1) * BLOCK)
+        # Whoever permits nothing is left out of the block.
         mask = self.until[part] > 0
         days = self.until[part][mask].astype("<u4")
         bits = np.packbits(self.allowed[part][mask])
@@ -458,6 +460,8 @@ def _read_quota(dimension: str, name: str, table: object, every: str | None) -> 
     renews = table.get("renews", False)
     if type(renews) is not bool or (renews and every is None):
         raise InputError(f"{where}: renews = {renews!r}; true needs `every` beside `version`")
+    # A quota that renews holds for each period of time, and a sure share for the whole account:
+    # there the share may be the larger.
     if sure > highest and not renews:
         raise InputError(f"{where}: sure of more than the quota; raise the quota")
     return Quota(highest, sure, renews)

@@ -239,8 +239,10 @@ def _fold_blocks(
     end: int | None = None,
 ) -> None:
     """Sum what entries say about these blocks alone, oldest first; those before `end`, or all."""
+    # A span goes through the whole history by itself, and so through all policies.
     sums.blocks = {}
     sums.waiting = list(sums.policies)
+    # By entry first: what one does to a block rests on those before it.
     for row in _read_rows(connection, PAYLOAD, part, PAYLOAD.c.number):
         if end is not None and row.number >= end:
             break

@@ -43,6 +43,7 @@ def _list_parts(numbers: Json) -> list[tuple[str, Json]]:
 
 def labels_of(group: Json) -> Json:
     """Return a group's own values, without its numbers."""
+    # A level is a part of an estimate, and no value of a group.
     parts = {*FIELDS, "level"}
     return {name: value for name, value in group.items() if name not in parts}
 
@@ -150,6 +151,7 @@ def _read_count(query: str, group: Json) -> tuple[float, float]:
             f"consistent: {query!r} is not one count or sum of each group; give such answers"
         )
     low, high = interval
+    # A number without noise has an interval of width 0, and a weight that is large and finite.
     return float(group["estimate"]), 2 / max(high - low, 1e-300)
 
 

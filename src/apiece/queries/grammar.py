@@ -296,6 +296,7 @@ class _Parser:
             self.require("sign", ")")
             membership = Compare(column, "in", tuple(literals))
             return Negated(membership) if negated else membership
+        # A comparison is negated as a whole, with `not` in front of its column.
         sign = None if negated else self.take("sign", *_COMPARE)
         if sign is None:
             raise self.make_error("a comparison")

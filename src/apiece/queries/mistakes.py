@@ -109,6 +109,7 @@ def _find_unfit_values(query: ParsedQuery, declarations: Declarations) -> list[I
     for name in query.derived:
         with _collect(mistakes):
             view.kind_of(name)
+    # Only where its columns have what they need, so that one gap is told once.
     if query.where is not None and not mistakes:
         with _collect(mistakes):
             view.check_condition(bind_literals(query.where, declarations))
@@ -117,7 +118,7 @@ def _find_unfit_values(query: ParsedQuery, declarations: Declarations) -> list[I
 
 def _parse_beginning(text: str) -> ParsedQuery | None:
     """Return the longest beginning of a text that is a query, if need be with a bracket closed."""
-    # From the longest beginning down, each with a bracket closed if need be.
+    # A beginning ends where a word does. Each try parses the text anew, so they are few.
     ends = [word.end() for word in _WORD.finditer(text)]
     for end in reversed(ends[-_CUTS:]):
         for bracket in ("", ")"):
@@ -173,6 +174,8 @@ def _yield_leaves(condition: Condition | None) -> Iterator[Compare | Missing]:
 
 def _yield_inner_leaves(expression: Expression) -> Iterator[Compare | Missing]:
     """Yield the comparisons with a plain column in an expression, from left to right."""
+    # Only the conditions of a CASE compare a column itself; what else is in an expression is
+    # computed.
     match expression:
         case Call(_, arguments):
             for argument in arguments:
@@ -242,6 +245,7 @@ def _add_gaps(
     booleans = [name for name in (*plain, *query.by) if declarations.kinds.get(name) == "boolean"]
     # In SQL a boolean needs neither bounds nor groups.
     is_bare = query.is_sql
+    # A count asks of a cell only whether there is one, for which a text will do.
     if query.aggregate == "count":
         kinds |= dict.fromkeys(plain, "text")
     elif query.aggregate == "distinct":
@@ -263,6 +267,7 @@ def _add_gaps(
         and name not in declarations.groups
         and not (is_bare and name in booleans)
     )
+    # What a column is compared with tells more of its kind than that it is counted.
     for leaf in _yield_leaves(query.where):
         kinds[leaf.column] = _guess_kind(leaf)
     for expression in query.derived.values():
@@ -307,8 +312,12 @@ def _guess_kinds(expression: Expression, context: str) -> Iterator[tuple[str, st
             # A cast is not settled yet, and what it casts is guessed to be a text.
             expected = FUNCTIONS[name].kinds if name in FUNCTIONS else ("text",)
             for index, argument in enumerate(arguments):
+                # The last kind stands for all arguments that follow.
                 kind = expected[min(index, len(expected) - 1)]
+                # An argument of any kind is used as the call is.
                 yield from _guess_kinds(argument, context if kind == "any" else kind)
+        # What a CASE gives is most often a number; a wrong guess makes a worse example, and no
+        # answer.
         case Choice(branches, otherwise):
             for condition, value in branches:
                 for leaf in _yield_leaves(condition):
@@ -403,6 +412,7 @@ def _guess_kind(leaf: Compare | Missing) -> str:
     literal = leaf.literals[0]
     if isinstance(literal, float):
         return "numeric"
+    # A date in a question is a text that can be read as one.
     try:
         datetime.fromisoformat(literal)
     except ValueError:

@@ -185,6 +185,7 @@ def _read_files(
             else:
                 table = parquet.schema_arrow.empty_table().select(stored)
             columns = {name: table.column(name) for name in stored}
+            # All rows of a file have the values in its path.
             for name in keys:
                 cells = pa.array([values[name]] * table.num_rows, pa.large_string())
                 columns[name] = pa.chunked_array([cells])
@@ -237,6 +238,7 @@ def _read_sqlite(path: Path, table: str, wanted: Sequence[str], log: Log) -> Ite
         # Bytes that are no UTF-8 are a missing cell, and no error.
         connection.text_factory = lambda cell: cell.decode("utf-8", "surrogateescape")
         try:
+            # The columns' names, without a look at a row.
             found = connection.execute(f"SELECT * FROM {_quote_name(table)} LIMIT 0")
         except sqlite3.DatabaseError as error:
             log(f"source {sources.shorten_name(path)}: {error}")
@@ -272,6 +274,7 @@ def _read_duckdb(path: Path, table: str, wanted: Sequence[str], log: Log) -> Ite
     with closing(database):
         # A view of the file could read other files.
         database.execute("SET enable_external_access = false")
+        # No statement can take that back.
         database.execute("SET lock_configuration = true")
         found = database.execute(
             "SELECT column_name FROM duckdb_columns() WHERE table_name = ? AND NOT internal "
@@ -283,6 +286,7 @@ def _read_duckdb(path: Path, table: str, wanted: Sequence[str], log: Log) -> Ite
         sources.require_names(path, [name for (name,) in found], wanted)
         columns = ", ".join(map(_quote_name, wanted))
         result = database.sql(f"SELECT {columns} FROM {_quote_name(table)}")
+        # Releases of DuckDB have two names for it.
         read_batches = getattr(result, "to_arrow_reader", None) or result.fetch_arrow_reader
         reader = read_batches(max(1, sources.CELLS // len(wanted)))
         # Somebody has to say what the columns are, where there is no row.
@@ -449,10 +453,12 @@ def read_workbook(
 def _read_sheet(path: Path, sheet: Any, wanted: Sequence[str]) -> Iterator[Columns]:
     """Yield the columns of a sheet, each cell by itself."""
     rows = sheet.iter_rows(values_only=True)
+    # A cell of the header that is no text names no column.
     header = [cell if isinstance(cell, str) else None for cell in next(rows, ())]
     sources.require_names(path, header, wanted)
     positions = [header.index(name) for name in wanted]
     size = max(1, sources.CELLS // len(wanted))
+    # A sheet without rows has one empty part, which says what the columns are.
     is_first = True
     while True:
         part = list(islice(rows, size))

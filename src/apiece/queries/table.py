@@ -139,6 +139,7 @@ class Table:
             kind = view.kind_of(column)
             table, condition = view.table_sql([], question.where)
             # The first values of each person, by the order of that person's rows.
+            # A row has one value, so that no two of a person's values begin in the same row.
             cursor.execute(
                 f"CREATE OR REPLACE TEMP TABLE spread AS SELECT person, v, "
                 "count(*) OVER (PARTITION BY person) AS k FROM (SELECT person, v, row_number() "
@@ -333,6 +334,7 @@ class DuckDBContributions:
 
     def _join_admitted(self, paid: Mask | None) -> str:
         """Return SQL that leaves those who paid."""
+        # `paid` goes by the order of `norms`, which were asked for before.
         if paid is None or self._numbers is None:
             return ""
         import pyarrow as pa
@@ -437,6 +439,7 @@ def _register_into(
     try:
         table = register(source, schema, log=log_both, **settings)
         digest = _store_rows(table, folder / registration.ROWS)
+    # An interruption must leave no folder behind either.
     except BaseException:
         with suppress(OSError):
             folder.rmdir()
@@ -534,6 +537,7 @@ def hide_rows(source: object, log: Log) -> Iterator[None]:
     """Turn an error that may quote a row into one that does not; the steward's log has it all."""
     try:
         yield
+    # Errors of apiece speak of declarations alone, and may go out.
     except (ApieceError, ModuleNotFoundError):
         raise
     # Any error of a reader's may quote a row.
@@ -613,6 +617,7 @@ def _hash_columns(columns: sources.Columns) -> str:
     import pyarrow as pa
 
     sink = io.BytesIO()
+    # How a column was cut into chunks must not change the digest.
     table = pa.table(dict(columns)).combine_chunks()
     with pa.ipc.new_stream(sink, table.schema) as stream:
         stream.write_table(table)
