@@ -29,11 +29,22 @@ quickstart: $(QUICK)  ## install what training needs and no more, run the main j
 ring: $(STAMP)   ## the tests nearest to what changed, and the laws, in two minutes
 	$(BIN)/python .ci/ring
 
+# Tests that copy their process for each record: by themselves, since a copy costs what the process
+# has in memory, and all tests together make it large.
+COPYING = tests/training tests/neighbours
+PYTEST  = $(BIN)/python -m pytest -n 2 --dist worksteal -q
+
 test: $(STAMP)   ## the tests, under 15 minutes on two cores
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not slow' -q
+	@failed=0; \
+	$(PYTEST) -m 'not slow' $(COPYING) || failed=1; \
+	$(PYTEST) -m 'not slow' $(addprefix --ignore=,$(COPYING)) || failed=1; \
+	exit $$failed
 
 test-all: $(STAMP)  ## all tests, the slow ones too
-	$(BIN)/python -m pytest -n 2 --dist worksteal -q
+	@failed=0; \
+	$(PYTEST) $(COPYING) || failed=1; \
+	$(PYTEST) $(addprefix --ignore=,$(COPYING)) || failed=1; \
+	exit $$failed
 
 test-extras: $(STAMP)  ## the tests that need an extra (ray, flower, lightning, mlflow, huggingface, networks, oracles, spark), each installed first
 	.ci/extras $(BIN)/python
