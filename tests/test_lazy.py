@@ -200,6 +200,7 @@ def without_other_extras(code: str, folder: Path) -> subprocess.CompletedProcess
     )
 
 
+@pytest.mark.slow  # `make test-extras-alone` runs the commands of each extra where nothing else is
 def test_what_needs_no_other_extra_runs_without_it(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(JOB)
     lines = COMMANDS.strip().splitlines()

@@ -1,5 +1,8 @@
 """Parts that take turns with coins in each: never worse than Poisson sampling, and as claimed."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -33,21 +36,32 @@ def three_groups(records: int = 100) -> Budgets:
     return Budgets.from_groups(shares, records, 1e-5)
 
 
-@pytest.mark.parametrize("noise", [Correlated(sampled=True), Correlated(sampled=True, momentum=0.9),
-    Correlated(sampled=True, learning_rates=np.linspace(1, 0.02, 60))],
-    ids=["sums", "momentum", "schedule"])  # fmt: skip
-@pytest.mark.parametrize(
-    ("strategy", "batch"),
-    [
-        (Sample(), 1),
-        (Scale(), 1),
-        (Scale(), 10),
-        (Uniform(), 10),
-        (Threshold(), 30),
-        (Sample(), 30),
-    ],
-    ids=lambda value: getattr(value, "name", value),
-)
+SUMS = Correlated(sampled=True)
+MOMENTUM = Correlated(sampled=True, momentum=0.9)
+SCHEDULE = Correlated(sampled=True, learning_rates=np.linspace(1, 0.02, 60))
+KINDS = {"sums": SUMS, "momentum": MOMENTUM, "schedule": SCHEDULE}
+BATCHES: list[tuple[Strategy, int]] = [
+    (Sample(), 1),
+    (Scale(), 1),
+    (Scale(), 10),
+    (Uniform(), 10),
+    (Threshold(), 30),
+    (Sample(), 30),
+]
+# Each kind of noise and each strategy run with every test, not each with each.
+QUICK = {("momentum", "sample", 30), ("schedule", "scale", 10)}
+
+
+def _comparisons() -> Iterator[Any]:
+    for kind, noise in KINDS.items():
+        for strategy, batch in BATCHES:
+            quick = kind == "sums" or (kind, strategy.name, batch) in QUICK
+            marks = [] if quick else [pytest.mark.slow]
+            name = f"{kind}-{strategy.name}-{batch}"
+            yield pytest.param(strategy, noise, batch, id=name, marks=marks)
+
+
+@pytest.mark.parametrize(("strategy", "noise", "batch"), list(_comparisons()))
 def test_no_plan_is_worse_than_poisson(strategy: Strategy, noise: Correlated, batch: int) -> None:
     shape = {"steps": 60, "expected_batch_size": batch, "clip_norm": 1.0}
     workload = noise.workload(60)
