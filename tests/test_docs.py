@@ -271,7 +271,7 @@ def test_index_and_readme_and_main_job_show_one_example() -> None:
 
 
 def test_the_config_and_the_schema_parse() -> None:
-    from apiece.jobs import job_from_dict
+    from apiece.jobs.config import job_from_dict
     from apiece.jobs.prepared import MOST_EXPECTED
 
     config, _, schema = blocks(ROOT / "docs" / "main-job.md", "toml")

@@ -356,7 +356,8 @@ def jobs() -> Values:
     """Files of runs of every kind of job, resumed ones too, and refusals of settings and tables."""
     import pandas as pd
 
-    from apiece.jobs import job_from_dict, prepare, read_job
+    from apiece.jobs import prepare, read_job
+    from apiece.jobs.config import job_from_dict
 
     kinds: dict[str, dict[str, Any]] = {
         "scale": {"strategy": "scale", "hidden": [4]},
@@ -527,8 +528,7 @@ def _count_steps(folder: Path) -> int:
 
 def _refused_settings() -> Values:
     """Texts of the errors of single settings, of sections and of what does not go together."""
-    from apiece.jobs import job_from_dict
-    from apiece.jobs.config import SETTINGS
+    from apiece.jobs.config import SETTINGS, job_from_dict
 
     values = [
         3,

@@ -34,7 +34,8 @@ from apiece.assignment import Hybrid, Sample, Scale, Strategy, assign
 from apiece.assignment.front import noise_over_signal
 from apiece.budgets import Budgets
 from apiece.contract import enforce
-from apiece.mechanisms import MixtureOfGaussians, Repeated, Sampled
+from apiece.mechanisms import Repeated, Sampled
+from apiece.mechanisms.mixture import MixtureOfGaussians
 
 Answer = dict[str, Any]
 

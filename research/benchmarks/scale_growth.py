@@ -235,7 +235,7 @@ def query_ledger(size: int, folder: Path) -> float:
 
 @stage
 def query_spark(size: int, folder: Path) -> float:
-    from apiece.queries import register_on_spark, start_spark
+    from apiece.queries.spark import register_on_spark, start_spark
 
     path, spark = people_file(size, folder), start_spark("local[2]")
     start = time.perf_counter()

@@ -22,7 +22,8 @@ import numpy as np
 
 from apiece import Budgets, privacy_curve
 from apiece.adapters.estimators import PrivateClassifier
-from apiece.assignment import assign, assign_tuned
+from apiece.assignment import assign
+from apiece.assignment.tuned import assign_tuned
 from apiece.datasets import Numeric, load, packaged_schema
 from apiece.jobs import Search
 from apiece.mechanisms import Runs

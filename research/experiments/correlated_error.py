@@ -15,7 +15,8 @@ import numpy as np
 
 from apiece.assignment import Correlated, Uniform, assign
 from apiece.budgets import Budgets
-from apiece.correlation import Banded, Workload
+from apiece.correlation.strategies import Banded
+from apiece.correlation.workloads import Workload
 from apiece.plan import Plan
 from research.experiment import Experiment, Folders, Outcome, Table, Unit
 

@@ -44,7 +44,8 @@ from torch import nn
 from apiece.accounting import privacy_curve
 from apiece.assignment import assign
 from apiece.budgets import Budgets
-from apiece.mechanisms import Gaussian, MixtureOfGaussians, Repeated, Sampled
+from apiece.mechanisms import Gaussian, Repeated, Sampled
+from apiece.mechanisms.mixture import MixtureOfGaussians
 from apiece.plan import BoundPlan
 from apiece.training import Trainer
 

@@ -24,13 +24,13 @@ from apiece.mechanisms import (
     Finite,
     Gaussian,
     Laplace,
-    MixtureOfGaussians,
     Repeated,
     Runs,
     Sampled,
     Selected,
     Stated,
 )
+from apiece.mechanisms.mixture import MixtureOfGaussians
 from apiece.numerics.gaussian import gaussian_delta
 
 MIXTURE = MixtureOfGaussians(2.0, [1.0, 2.0], [0.1, 0.02])

@@ -14,16 +14,9 @@ import pytest
 from apiece import Gaussian, Repeated, Sampled, privacy_curve
 from apiece.accounting.divergence import excess
 from apiece.accounting.lattice.pairs import _bound_join_chance
-from apiece.mechanisms import (
-    Composed,
-    DiscreteLaplace,
-    Finite,
-    Laplace,
-    Mechanism,
-    MixtureOfGaussians,
-    algebra,
-)
+from apiece.mechanisms import Composed, DiscreteLaplace, Finite, Laplace, Mechanism, algebra
 from apiece.mechanisms.algebra import flatten, flatten_below
+from apiece.mechanisms.mixture import MixtureOfGaussians
 
 DIGITS = 60
 

@@ -24,7 +24,6 @@ from apiece.mechanisms import (
     Finite,
     Gaussian,
     Laplace,
-    MixtureOfGaussians,
     Repeated,
     Runs,
     Sampled,
@@ -32,6 +31,7 @@ from apiece.mechanisms import (
     from_json,
 )
 from apiece.mechanisms.algebra import to_json
+from apiece.mechanisms.mixture import MixtureOfGaussians
 
 SECONDS = 10.0
 """Of processor time, that an answer may take."""

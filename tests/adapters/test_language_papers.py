@@ -21,7 +21,8 @@ from apiece.adapters.language import (  # noqa: E402
     describe_language_model,
     save_language_model,
 )
-from apiece.jobs import statement_of, statement_schema  # noqa: E402
+from apiece.jobs import statement_schema  # noqa: E402
+from apiece.jobs.results import statement_of  # noqa: E402
 
 RECIPE = LanguageRecipe(layers=1, rank=2, length=6, vocabulary=20, steps=2, batch_size=4.0)
 LEVELS = {"strict": 1.0, "weak": 8.0}

@@ -10,8 +10,8 @@ from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset, Wei
 
 from apiece import Budgets, Scale, Trainer, assign
 from apiece.errors import DataError, InputError, StateError, UnsupportedError
-from apiece.training import PlannedSpending, TensorBoard, make_private
-from apiece.training.callbacks import public_numbers
+from apiece.training import TensorBoard, make_private
+from apiece.training.callbacks import PlannedSpending, public_numbers
 
 from .small import network, points, trained_on
 

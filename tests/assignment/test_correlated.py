@@ -20,7 +20,8 @@ from apiece.assignment.front import noise_over_signal
 from apiece.audit.anytime import step_claims
 from apiece.contract import explain
 from apiece.contract.explain import count_participation
-from apiece.correlation import Banded, Buffered, sensitivity_bound
+from apiece.correlation.sensitivity import sensitivity_bound
+from apiece.correlation.strategies import Banded, Buffered
 from apiece.errors import InfeasibleError, InputError, RangeError, UnsupportedError
 from apiece.ledger import plan_costs
 from apiece.plan import Schedule

@@ -20,7 +20,7 @@ from apiece.assignment import (
 )
 from apiece.assignment.correlated import _disturbance
 from apiece.contract.explain import count_participation
-from apiece.correlation import Banded, Buffered
+from apiece.correlation.strategies import Banded, Buffered
 from apiece.errors import InfeasibleError, InputError, UnsupportedError
 from apiece.mechanisms import Gaussian, Repeated, Sampled
 from apiece.plan.correlated import CorrelatedNoise

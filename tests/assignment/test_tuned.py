@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from apiece import Budgets, Gaussian, Plan, assign, privacy_curve
-from apiece.assignment import assign_tuned
+from apiece.assignment.tuned import assign_tuned
 from apiece.errors import ApieceError, UnsupportedError
 from apiece.mechanisms import Composed, Runs, Selected
 from apiece.plan.parts import Selection

@@ -14,7 +14,8 @@ from apiece.budgets import BudgetLevels
 from apiece.budgets.levels import Levels
 from apiece.datasets.tables import Dialect
 from apiece.errors import BudgetError, InputError
-from apiece.jobs import job_from_dict, read_job
+from apiece.jobs import read_job
+from apiece.jobs.config import job_from_dict
 from refusals import refused
 
 FORM = {"high": 8.0, "low": 1.0, "medium": 3.0}

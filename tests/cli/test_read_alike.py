@@ -9,7 +9,7 @@ from apiece.budgets import Budgets
 from apiece.cli import run
 from apiece.datasets.tables import Dialect
 from apiece.errors import ON_COMMAND_LINE, ApieceError
-from apiece.jobs import job_from_dict
+from apiece.jobs.config import job_from_dict
 from apiece.jobs.people import read_people
 from apiece.ledger import Ledger
 from sample_tables import AGE_AND_ANSWER as SCHEMA

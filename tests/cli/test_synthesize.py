@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("mbi", reason="needs the extra synthesis")
 
 from apiece import Synthetic, cli
-from apiece.synthesis import require_bound
+from apiece.synthesis.statement import require_bound
 
 SCHEMA = """
 person = "id"

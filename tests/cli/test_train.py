@@ -302,7 +302,7 @@ def test_bad_schedules_are_refused(case: str, table: Any, tmp_path: Path, capsys
 
 
 def test_a_strategy_s_own_settings_and_an_option_over_them() -> None:
-    from apiece.jobs import job_from_dict
+    from apiece.jobs.config import job_from_dict
 
     sections = {
         "data": {"source": "german"},
@@ -350,7 +350,8 @@ def test_a_faulty_record_changes_nothing_for_others(tmp_path: Path) -> None:
     """With one record faulty, the model is the one of a run in which it cannot contribute."""
     import torch
 
-    from apiece.jobs import job_from_dict, prepare, run
+    from apiece.jobs import prepare, run
+    from apiece.jobs.config import job_from_dict
     from apiece.jobs.prepared import Prepared
 
     (tmp_path / "schema.toml").write_text(SCHEMA)

@@ -6,15 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import check_grad
 
-from apiece.correlation import (
-    Banded,
-    NoiseStrategy,
-    Workload,
-    optimize_banded,
-    optimize_buffered,
-    sensitivity_bound,
-)
 from apiece.correlation import optimize as module
+from apiece.correlation.optimize import optimize_banded, optimize_buffered
+from apiece.correlation.sensitivity import sensitivity_bound
+from apiece.correlation.strategies import Banded, NoiseStrategy
+from apiece.correlation.workloads import Workload
 from apiece.errors import OptionError
 
 KINDS: tuple[module.ErrorKind, ...] = ("mean", "last", "max")

@@ -8,14 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import toeplitz
 
-from apiece.correlation import (
-    Banded,
-    Buffered,
-    NoiseStrategy,
-    Workload,
-    optimize_banded,
-    sensitivity_bound,
-)
+from apiece.correlation.optimize import optimize_banded
+from apiece.correlation.sensitivity import sensitivity_bound
+from apiece.correlation.strategies import Banded, Buffered, NoiseStrategy
+from apiece.correlation.workloads import Workload
 from apiece.errors import InputError
 
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import binom
 
-from apiece.correlation import Banded, Buffered
-from apiece.correlation.strategies import strategy_from_json
+from apiece.correlation.strategies import Banded, Buffered, strategy_from_json
 from apiece.errors import InputError
 
 

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import toeplitz
 
-from apiece.correlation import Banded, Buffered, Workload
 from apiece.correlation.series import correlate_series, invert_series, multiply_series
+from apiece.correlation.strategies import Banded, Buffered
+from apiece.correlation.workloads import Workload
 from apiece.errors import InputError
 
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apiece.datasets import Date, Schema, read_table
+from apiece.datasets import Date, Schema
 from apiece.datasets.encode import encode
+from apiece.datasets.tables import read_table
 from apiece.errors import DataError
 
 BORN = Date("1900-01-01", "2000-01-01")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from apiece.datasets import Categorical, Date, Numeric, read_table
+from apiece.datasets import Categorical, Date, Numeric
 from apiece.datasets.encode import (
     Encoded,
     encode,
@@ -20,6 +20,7 @@ from apiece.datasets.encode import (
     unscale,
 )
 from apiece.datasets.schema import Feature
+from apiece.datasets.tables import read_table
 from apiece.errors import DataError
 
 ROWS = st.lists(

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from apiece.budgets import Budgets
-from apiece.datasets import Numeric, read_table, tables
+from apiece.datasets import Numeric, tables
 from apiece.datasets.cells import parse_numbers, read_texts
 from apiece.datasets.encode import encode
-from apiece.datasets.tables import Dialect, read_header
+from apiece.datasets.tables import Dialect, read_header, read_table
 from apiece.errors import BudgetError, DataError
 from refusals import refused
 

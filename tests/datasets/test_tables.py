@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from apiece.datasets import Categorical, load, packaged_schema, read_table
+from apiece.datasets import Categorical, load, packaged_schema
 from apiece.datasets.encode import encode
-from apiece.datasets.tables import Dialect, read_header
+from apiece.datasets.tables import Dialect, read_header, read_table
 from apiece.errors import DataError
 
 

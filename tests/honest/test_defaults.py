@@ -15,7 +15,8 @@ import torch
 from click.testing import CliRunner
 
 from apiece import Budgets, Sample, Scale, assign
-from apiece.assignment import assign_levels, assign_tuned
+from apiece.assignment import assign_levels
+from apiece.assignment.tuned import assign_tuned
 from apiece.assignment.unspent import WARNED, default_batch
 from apiece.budgets import BudgetLevels
 from apiece.cli import run as main

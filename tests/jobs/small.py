@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from apiece.jobs import Job, job_from_dict
+from apiece.jobs import Job
+from apiece.jobs.config import job_from_dict
 from sample_tables import AGE_AND_ANSWER as SCHEMA
 
 SIZE = 60

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from apiece.cli import run as main
 from apiece.errors import InputError, OptionError
-from apiece.jobs import Job, job_from_dict, read_job
-from apiece.jobs.config import PARTS, complete
+from apiece.jobs import Job, read_job
+from apiece.jobs.config import PARTS, complete, job_from_dict
 from apiece.jobs.settings import settings_of
 
 # Files as the first releases took and wrote them.

@@ -9,7 +9,7 @@ from apiece.datasets import Categorical, Date, Numeric
 from apiece.datasets.encode import encode
 from apiece.datasets.schema import Feature
 from apiece.errors import DataError, InputError
-from apiece.jobs import job_from_dict
+from apiece.jobs.config import job_from_dict
 from apiece.jobs.table import (
     assign_roles,
     describe_row_doubts,

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from apiece.datasets import load
 from apiece.errors import DataError, InputError
-from apiece.jobs import job_from_dict
-from apiece.jobs.config import Data
+from apiece.jobs.config import Data, job_from_dict
 from apiece.jobs.people import Examples, read_people
 from apiece.jobs.roster import choose_public, choose_trained, read_roster
 

@@ -13,17 +13,10 @@ import torch
 
 from apiece._json import read_toml
 from apiece.errors import ApieceError, DataError, InputError, StateError
-from apiece.jobs import (
-    Run,
-    job_from_dict,
-    load_model,
-    prepare,
-    read_job,
-    results,
-    run,
-    statement_of,
-)
+from apiece.jobs import Run, load_model, prepare, read_job, results, run
+from apiece.jobs.config import job_from_dict
 from apiece.jobs.model import to_bytes
+from apiece.jobs.results import statement_of
 from apiece.jobs.statement import Bound
 from sample_tables import X_AND_Y as SCHEMA
 

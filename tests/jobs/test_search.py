@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from apiece.errors import DataError, InputError, StateError
-from apiece.jobs import Run, load_model, prepare, run, statement_of
+from apiece.jobs import Run, load_model, prepare, run
 from apiece.jobs.prepared import prepare_again
+from apiece.jobs.results import statement_of
 from apiece.jobs.search import Range, Search
 from apiece.ledger import Ledger
 from apiece.training.checkpoints import CheckpointFolder

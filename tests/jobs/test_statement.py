@@ -13,8 +13,9 @@ import torch
 
 from apiece.datasets import Categorical, Numeric, Schema
 from apiece.errors import DataError
-from apiece.jobs import Run, load_model, statement_of, statement_schema
+from apiece.jobs import Run, load_model, statement_schema
 from apiece.jobs.model import TabularModel, build_network, to_bytes
+from apiece.jobs.results import statement_of
 from apiece.jobs.statement import Bound, seal
 from apiece.jobs.trained import Level
 from apiece.training.charging import weights_digest

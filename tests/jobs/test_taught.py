@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from apiece.errors import StateError
-from apiece.jobs import job_from_dict, prepare
-from apiece.jobs.config import Training
+from apiece.jobs import prepare
+from apiece.jobs.config import Training, job_from_dict
 from apiece.jobs.people import Examples
 from apiece.jobs.prepared import RunFolder
 from apiece.jobs.running import Execution, teach_student, train_student

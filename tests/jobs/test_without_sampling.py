@@ -9,7 +9,8 @@ import pytest
 import tomli_w
 
 from apiece.errors import InputError, UnsupportedError
-from apiece.jobs import job_from_dict, prepare, run
+from apiece.jobs import prepare, run
+from apiece.jobs.config import job_from_dict
 from apiece.jobs.prepared import prepare_again
 from apiece.jobs.results import statement_of
 from apiece.ledger import Ledger

@@ -17,6 +17,7 @@ from apiece.accounting.selection import SelectedProfile
 from apiece.audit import Claim, anytime
 from apiece.budgets import ConsentMapping, Units, consent_files, read_consents
 from apiece.jobs import results, running, trained
+from apiece.jobs.config import job_from_dict
 from apiece.mechanisms import Allocated, Composed, Gaussian, Mechanism, Repeated, Runs
 from apiece.mechanisms import allocated as blocks
 from apiece.plan import parts
@@ -171,7 +172,7 @@ def check_public_pages_of_packaged_data() -> None:
             data = replace(FACTS, packaged=packaged, simulated_budgets=simulated)
             run = replace(sample_run(), data=data, levels=levels)
             page = report(run, edition="public").html
-            (level,) = jobs.statement_of(run)["guarantee"]["levels"]
+            (level,) = results.statement_of(run)["guarantee"]["levels"]
             are_public = packaged and simulated
             assert (">What was promised, and what was spent<" in page.split("left-out")[0]) == (
                 are_public
@@ -181,7 +182,7 @@ def check_public_pages_of_packaged_data() -> None:
     drawn = {"budgets": {"groups": [{"name": "all", "share": 1.0, "epsilon": 2.0}]}}
     settings = {"source": "german", "delta": 1e-4, "batch_size": 20, "strategy": "scale"}
     for config, changes, simulated in (({}, wishes, False), (drawn, {}, True)):
-        job = jobs.job_from_dict(config, name="x", changes=settings | changes)
+        job = job_from_dict(config, name="x", changes=settings | changes)
         facts = running._collect_facts(jobs.prepare(job, out=Path("nowhere")), None)
         assert facts.packaged
         assert facts.simulated_budgets == simulated

@@ -20,7 +20,8 @@ from apiece.assignment import assign
 from apiece.audit.records import join
 from apiece.budgets import Budgets, Ownership, Units
 from apiece.budgets.units import read_ids
-from apiece.datasets import Schema, read_table
+from apiece.datasets import Schema
+from apiece.datasets.tables import read_table
 from apiece.errors import ApieceError, DataError, InputError
 from apiece.ledger import Ledger, LedgerFilter
 from apiece.ledger.codec import parse_id

@@ -21,7 +21,7 @@ from apiece.accounting.lattice.pairs import (
     mixture_pair,
 )
 from apiece.accounting.lattice.profile import build_run_pair
-from apiece.mechanisms import MixtureOfGaussians
+from apiece.mechanisms.mixture import MixtureOfGaussians
 from apiece.numerics.rounding import UNIT
 
 CELLS = (1, 1.5, 2, 3, 7, 10, 99.9, 1000, 1001.3)

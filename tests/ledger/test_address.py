@@ -12,7 +12,7 @@ import pytest
 
 from apiece import cli
 from apiece.errors import ApieceError, InputError
-from apiece.jobs import job_from_dict
+from apiece.jobs.config import job_from_dict
 from apiece.ledger import Ledger
 from apiece.ledger.database import check_address
 from refusals import refused

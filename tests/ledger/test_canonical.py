@@ -14,7 +14,8 @@ from apiece.budgets import ConsentMapping, read_consents
 from apiece.datasets import Schema
 from apiece.errors import AnalysisError, ApieceError, DataError, InputError
 from apiece.ledger import Ledger, LedgerFilter, Policy, receipt, scopes
-from apiece.queries import Session, release_standing
+from apiece.queries import Session
+from apiece.queries.session import release_standing
 from refusals import refused
 
 from .tables import another_process

@@ -16,7 +16,8 @@ from apiece.datasets import Schema
 from apiece.filters import Costs
 from apiece.ledger import Ledger, LedgerFilter, reserve_alike, standing
 from apiece.ledger.codec import BLOCK
-from apiece.queries import Session, release_standing
+from apiece.queries import Session
+from apiece.queries.session import release_standing
 
 RICH, POOR = 8.0, 0.05
 # People, of whom those from `first` on cannot pay.

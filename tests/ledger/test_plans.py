@@ -10,7 +10,8 @@ from apiece.assignment import Hybrid, Sample, Scale, assign
 from apiece.budgets import Budgets
 from apiece.errors import AnalysisError, InputError
 from apiece.filters import Costs
-from apiece.ledger import Ledger, account_shares, plan_costs, plans, reserve_plan, training_costs
+from apiece.ledger import Ledger, account_shares, plan_costs, plans, training_costs
+from apiece.ledger.plans import reserve_plan
 from apiece.mechanisms import Composed
 from apiece.numerics.gaussian import gaussian_delta
 from apiece.pate import plan_votes

@@ -9,7 +9,7 @@ from apiece.errors import InputError
 from apiece.filters import Costs
 from apiece.ledger import Ledger, standing
 from apiece.ledger.reports import SHARES, count_bins, cumulate_bins
-from apiece.queries import release_standing
+from apiece.queries.session import release_standing
 from refusals import refused
 
 

@@ -10,16 +10,9 @@ from scipy.stats import binom, norm
 
 from apiece.accounting import privacy_curve
 from apiece.errors import InputError, RangeError
-from apiece.mechanisms import (
-    Composed,
-    Gaussian,
-    Laplace,
-    MixtureOfGaussians,
-    Repeated,
-    Sampled,
-    from_json,
-)
+from apiece.mechanisms import Composed, Gaussian, Laplace, Repeated, Sampled, from_json
 from apiece.mechanisms.algebra import to_json
+from apiece.mechanisms.mixture import MixtureOfGaussians
 
 
 def exact(step: MixtureOfGaussians, epsilon: float) -> float:

@@ -19,8 +19,10 @@ from apiece.assignment import Correlated
 from apiece.audit import Findings, lower_bound, one_run, roc_by_group
 from apiece.datasets import load
 from apiece.errors import InputError
-from apiece.jobs import Run, job_from_dict, prepare, statement_of
+from apiece.jobs import Run, prepare
 from apiece.jobs import run as run_job
+from apiece.jobs.config import job_from_dict
+from apiece.jobs.results import statement_of
 from apiece.jobs.trained import Level
 from apiece.plan import Plan
 from apiece.reporting import sections as sections_module

@@ -25,10 +25,11 @@ from apiece.cli import run
 from apiece.datasets import Categorical, Date, Numeric, Schema
 from apiece.errors import DataError, InputError, UnsupportedError
 from apiece.ledger import Ledger
-from apiece.queries import Session, reading, register, register_on_spark, scan, spark
+from apiece.queries import Session, reading, register, scan, spark
 from apiece.queries.grammar import parse
 from apiece.queries.question import resolve
 from apiece.queries.scan import SPARK, SqlDialect, encode_text, number_sql, quote_text
+from apiece.queries.spark import register_on_spark
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("java") is None, reason="Java is not installed"),

@@ -23,7 +23,8 @@ from random_worlds import SCHEMA
 from test_spark import rows, sums, written
 
 from apiece.ledger import Ledger
-from apiece.queries import Session, register, register_on_spark, spark
+from apiece.queries import Session, register, spark
+from apiece.queries.spark import register_on_spark
 
 pytestmark = [
     pytest.mark.slow,

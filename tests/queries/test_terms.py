@@ -27,7 +27,8 @@ from apiece import Budgets, assign
 from apiece.cli import run
 from apiece.datasets import Categorical, Numeric, Schema, Text
 from apiece.errors import AnalysisError, ApieceError, InputError
-from apiece.ledger import Ledger, LedgerFilter, reserve_plan
+from apiece.ledger import Ledger, LedgerFilter
+from apiece.ledger.plans import reserve_plan
 from apiece.queries import Session, register, session
 from apiece.queries.declarations import LARGEST, Declarations
 from apiece.queries.estimates import estimate

@@ -16,15 +16,10 @@ from hypothesis import strategies as st
 
 from apiece import Budgets, Uniform, assign
 from apiece.assignment import Correlated
-from apiece.correlation import (
-    Banded,
-    Buffered,
-    NoiseStrategy,
-    Workload,
-    optimize_banded,
-    optimize_buffered,
-    sensitivity_bound,
-)
+from apiece.correlation.optimize import optimize_banded, optimize_buffered
+from apiece.correlation.sensitivity import sensitivity_bound
+from apiece.correlation.strategies import Banded, Buffered, NoiseStrategy
+from apiece.correlation.workloads import Workload
 from apiece.training.correlated import NoiseRecurrence
 
 WHY = "jax-privacy is not installed; it is in the extra oracles"

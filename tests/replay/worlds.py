@@ -21,7 +21,8 @@ from torch import nn
 from apiece import Budgets, assign
 from apiece.datasets import Categorical, Numeric, Schema
 from apiece.filters import GaussianFilter
-from apiece.jobs import job_from_dict, load_model, prepare, run
+from apiece.jobs import load_model, prepare, run
+from apiece.jobs.config import job_from_dict
 from apiece.pate import plan_votes, teach
 from apiece.pate.teaching import Lessons
 from apiece.queries import Session

@@ -24,8 +24,9 @@ from apiece import report
 from apiece.contract import explain
 from apiece.contract.explain import LIMITS
 from apiece.errors import DataError, InputError, UnsupportedError
-from apiece.jobs import Run, statement_of
+from apiece.jobs import Run
 from apiece.jobs.config import TUNED
+from apiece.jobs.results import statement_of
 from apiece.jobs.statement import (
     ALLOCATED,
     FIXED_STEPS,

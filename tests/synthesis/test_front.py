@@ -13,7 +13,7 @@ pytest.importorskip("mbi", reason="needs the extra synthesis")
 from apiece import Budgets, Ledger, Synthetic, synthesize
 from apiece.datasets import Boolean, Categorical, Numeric, Schema
 from apiece.errors import AnalysisError, DataError, InputError, StateError, StewardWarning
-from apiece.synthesis import require_bound
+from apiece.synthesis.statement import require_bound
 
 SCHEMA = Schema(
     {

@@ -13,7 +13,7 @@ import pytest
 from kinds import COLUMNS, NAMES, SIZE, arrow
 
 from apiece.datasets import Schema
-from apiece.queries import register_on_spark
+from apiece.queries.spark import register_on_spark
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("java") is None, reason="Java is not installed"),

@@ -13,9 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from apiece.datasets import read_table
 from apiece.datasets.cells import locate_values, read_numbers, read_texts
-from apiece.datasets.tables import Dialect
+from apiece.datasets.tables import Dialect, read_table
 from apiece.errors import DataError
 from apiece.queries import sources
 

@@ -162,7 +162,8 @@ def test_labels_are_read_as_features_are(labels: list[Any]) -> None:
 
 def test_a_job_trained_from_a_file_is_right_about_pandas(tmp_path: Path) -> None:
     """The label follows from `member` and `share`: what is reported is what is predicted."""
-    from apiece.jobs import job_from_dict, prepare, run
+    from apiece.jobs import prepare, run
+    from apiece.jobs.config import job_from_dict
 
     path = tmp_path / "people.csv"
     rows = [

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from apiece.errors import VerificationError
 from apiece.filters import GaussianFilter
 from apiece.training.batches import Draw
-from apiece.training.clipping import ClippedSum, clip_factors
+from apiece.training.clipping import ClippedSum
+from apiece.training.clipping.records import clip_factors
 from apiece.training.filtered import ROOM, ByBound, ByNorm, compute_charges
 from apiece.training.loop import Charger, Prepaid
 

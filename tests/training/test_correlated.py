@@ -13,7 +13,7 @@ from torch import nn
 
 from apiece import Budgets, Trainer, assign
 from apiece.assignment import Correlated
-from apiece.correlation import Banded, Buffered, NoiseStrategy
+from apiece.correlation.strategies import Banded, Buffered, NoiseStrategy
 from apiece.errors import InputError, UnsupportedError
 from apiece.plan import BoundPlan
 from apiece.plan.correlated import CorrelatedNoise as PlannedNoise

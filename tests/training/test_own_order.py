@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from apiece import Budgets, Trainer, assign
 from apiece.assignment import Correlated
-from apiece.correlation import Banded
+from apiece.correlation.strategies import Banded
 from apiece.errors import BudgetError, DataError, InputError, StateError
 from apiece.plan import BoundPlan
 from apiece.plan.correlated import CorrelatedNoise

@@ -5,7 +5,7 @@ import pytest
 
 from apiece import Budgets, Sample, Sequential, assign
 from apiece.errors import InputError
-from apiece.training import PlannedSpending
+from apiece.training.callbacks import PlannedSpending
 
 BUDGETS = Budgets.from_groups(
     [("strict", 1.0, 10), ("middle", 2.0, 10), ("weak", 3.0, 20)], 40, 1e-3

@@ -12,7 +12,8 @@ from apiece import Budgets, Trainer, assign
 from apiece.accounting import privacy_curve
 from apiece.assignment import Correlated
 from apiece.errors import AnalysisError, InputError, StateError
-from apiece.ledger import Ledger, reserve_plan
+from apiece.ledger import Ledger
+from apiece.ledger.plans import reserve_plan
 from apiece.mechanisms import Gaussian
 from apiece.plan import BoundPlan
 from apiece.training import charge_training

@@ -59,17 +59,9 @@ from apiece.accounting.renyi import renyi
 from apiece.accounting.selection import SelectedProfile
 from apiece.accounting.stated import match_stated
 from apiece.errors import ApieceError, InputError, RangeError, UnsupportedError, unknown
-from apiece.mechanisms import (
-    Allocated,
-    Gaussian,
-    Laplace,
-    Mechanism,
-    MixtureOfGaussians,
-    Repeated,
-    Sampled,
-    Selected,
-)
+from apiece.mechanisms import Allocated, Gaussian, Laplace, Mechanism, Repeated, Sampled, Selected
 from apiece.mechanisms.algebra import NormalForm, flatten, flatten_below, require_mechanism
+from apiece.mechanisms.mixture import MixtureOfGaussians
 
 
 def _match_gaussian(steps: NormalForm) -> Profile | None:

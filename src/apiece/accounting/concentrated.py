@@ -19,10 +19,10 @@ from apiece.mechanisms import (
     Gaussian,
     Laplace,
     Mechanism,
-    MixtureOfGaussians,
     Sampled,
 )
 from apiece.mechanisms.algebra import NormalForm, flatten
+from apiece.mechanisms.mixture import MixtureOfGaussians
 from apiece.numerics.rounding import UNIT
 
 # Orders that are looked at: 1 + √(log(1/δ)/ρ), the best of the simple conversion, by these factors.

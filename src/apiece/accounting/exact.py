@@ -27,9 +27,10 @@ from apiece.accounting.bounds import (
     nothing_known,
 )
 from apiece.errors import UnsupportedError
-from apiece.mechanisms import Gaussian, Laplace, Mechanism, MixtureOfGaussians, Sampled
+from apiece.mechanisms import Gaussian, Laplace, Mechanism, Sampled
 from apiece.mechanisms.algebra import NormalForm, atoms_of, flatten
 from apiece.mechanisms.atoms import Atoms
+from apiece.mechanisms.mixture import MixtureOfGaussians
 from apiece.numerics.gaussian import gaussian_profile
 from apiece.numerics.rounding import UNIT, after_coin
 

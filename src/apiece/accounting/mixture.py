@@ -23,7 +23,7 @@ import numpy as np
 from apiece._types import Bounds, Floats
 from apiece.accounting.bounds import Inverted
 from apiece.errors import RangeError
-from apiece.mechanisms import MixtureOfGaussians
+from apiece.mechanisms.mixture import MixtureOfGaussians
 from apiece.numerics.normal import density, log_tail, tail
 from apiece.numerics.rounding import LARGEST_LOG_RATIO, UNIT
 

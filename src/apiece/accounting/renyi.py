@@ -24,12 +24,12 @@ from apiece.mechanisms import (
     Gaussian,
     Laplace,
     Mechanism,
-    MixtureOfGaussians,
     Sampled,
     Selected,
 )
 from apiece.mechanisms.algebra import NormalForm, atoms_of, flatten
 from apiece.mechanisms.atoms import Atoms
+from apiece.mechanisms.mixture import MixtureOfGaussians
 from apiece.numerics.roots import Places
 
 # Covers the quadrature's error and the rounding of a divergence.

@@ -24,17 +24,9 @@ from apiece.accounting.choose import privacy_curve
 from apiece.accounting.curve import PrivacyCurve
 from apiece.accounting.exact import build_pure_profile
 from apiece.errors import InputError, RangeError
-from apiece.mechanisms import (
-    Allocated,
-    Composed,
-    Gaussian,
-    Laplace,
-    Mechanism,
-    MixtureOfGaussians,
-    Repeated,
-    Sampled,
-)
+from apiece.mechanisms import Allocated, Composed, Gaussian, Laplace, Mechanism, Repeated, Sampled
 from apiece.mechanisms.algebra import flatten
+from apiece.mechanisms.mixture import MixtureOfGaussians
 from apiece.numerics.gaussian import gaussian_delta
 from apiece.numerics.normal import invert_log_tail, log_tail, tail
 from apiece.numerics.roots import bisect, geometric

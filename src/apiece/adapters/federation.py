@@ -25,7 +25,9 @@ from apiece import _check
 from apiece._identity import require_ids
 from apiece._types import Floats
 from apiece.accounting import Bounds, PrivacyCurve, noise_multipliers, privacy_curve
-from apiece.correlation import NoiseStrategy, Workload, optimize_banded, optimize_buffered
+from apiece.correlation.optimize import optimize_banded, optimize_buffered
+from apiece.correlation.strategies import NoiseStrategy
+from apiece.correlation.workloads import Workload
 from apiece.errors import InfeasibleError, InputError
 from apiece.filters import Costs, costs_of
 from apiece.ledger import Ledger

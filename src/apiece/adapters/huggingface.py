@@ -32,9 +32,8 @@ from apiece.adapters.stepping import (
 )
 from apiece.errors import InputError, UnsupportedError
 from apiece.plan import Plan
-from apiece.training import PlannedSpending
 from apiece.training import Trainer as Engine
-from apiece.training.callbacks import public_numbers
+from apiece.training.callbacks import PlannedSpending, public_numbers
 from apiece.training.epochs import count_epoch_steps, count_expected_records
 from apiece.training.updates import find_step_arguments
 

@@ -13,8 +13,8 @@ except ModuleNotFoundError as error:
 from apiece._types import State
 from apiece.adapters.stepping import PrivateStep, make_resume_error
 from apiece.errors import UnsupportedError
-from apiece.training import PlannedSpending, Trainer
-from apiece.training.callbacks import public_numbers
+from apiece.training import Trainer
+from apiece.training.callbacks import PlannedSpending, public_numbers
 from apiece.training.epochs import count_epoch_steps
 
 

@@ -131,7 +131,7 @@ class Papers(BaseEstimator):
             StateError: Where the network was changed after the fit.
 
         Guarantee:
-            As `jobs.statement_of`.
+            As `apiece.jobs.results.statement_of`.
         """
         return statement_of(self._complete_run(None, None, None, said))
 

@@ -4,8 +4,8 @@ from apiece import _check
 from apiece._lazy import optional
 from apiece.errors import InputError
 from apiece.plan import Plan
-from apiece.training import PlannedSpending, Progress
-from apiece.training.callbacks import public_numbers, public_parameters
+from apiece.training import Progress
+from apiece.training.callbacks import PlannedSpending, public_numbers, public_parameters
 
 
 class WandB:

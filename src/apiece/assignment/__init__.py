@@ -13,11 +13,10 @@ from apiece.assignment.scale import Scale
 from apiece.assignment.scheduled import schedule_noise
 from apiece.assignment.sequential import Sequential
 from apiece.assignment.threshold import Threshold
-from apiece.assignment.tuned import assign_tuned
 from apiece.assignment.uniform import Uniform
 
 __all__ = [
     "assign", "Uniform", "Scale", "Sample", "Allocate", "Hybrid", "Threshold", "Sequential",
     "Rounds", "AdaPDP", "JorgensenSampling", "Epochs", "Correlated", "Strategy", "assign_levels",
-    "assign_owned", "assign_tuned", "schedule_noise", "compare",
+    "assign_owned", "schedule_noise", "compare",
 ]  # fmt: skip

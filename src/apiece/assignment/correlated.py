@@ -16,14 +16,10 @@ from apiece.assignment.scale import Scale
 from apiece.assignment.solve import ROUND, solve_noise
 from apiece.assignment.threshold import Threshold
 from apiece.assignment.uniform import Uniform
-from apiece.correlation import (
-    Banded,
-    NoiseStrategy,
-    Workload,
-    optimize_banded,
-    optimize_buffered,
-    sensitivity_bound,
-)
+from apiece.correlation.optimize import optimize_banded, optimize_buffered
+from apiece.correlation.sensitivity import sensitivity_bound
+from apiece.correlation.strategies import Banded, NoiseStrategy
+from apiece.correlation.workloads import Workload
 from apiece.errors import InfeasibleError, UnsupportedError
 from apiece.plan import Plan
 from apiece.plan.correlated import CorrelatedNoise

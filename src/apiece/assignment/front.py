@@ -21,7 +21,8 @@ from apiece.assignment.threshold import Threshold
 from apiece.assignment.uniform import Uniform
 from apiece.assignment.unspent import warn_of_shortfall
 from apiece.budgets import BudgetLevels, Budgets
-from apiece.correlation import Banded, Workload
+from apiece.correlation.strategies import Banded
+from apiece.correlation.workloads import Workload
 from apiece.errors import (
     InfeasibleError,
     InputError,

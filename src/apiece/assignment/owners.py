@@ -18,7 +18,8 @@ from apiece.assignment.request import BACK, Strategy
 from apiece.budgets import Budgets, Ownership
 from apiece.budgets.units import find_positions
 from apiece.errors import InputError, UnsupportedError
-from apiece.mechanisms import Composed, Mechanism, MixtureOfGaussians, Repeated
+from apiece.mechanisms import Composed, Mechanism, Repeated
+from apiece.mechanisms.mixture import MixtureOfGaussians
 from apiece.numerics.roots import bisect, geometric
 from apiece.plan import BoundPlan
 from apiece.plan.parts import sampled_steps

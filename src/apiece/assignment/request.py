@@ -10,7 +10,8 @@ from apiece import _check
 from apiece._types import Floats
 from apiece.accounting.choose import require_batch
 from apiece.budgets import BudgetGroups, BudgetLevels, Budgets
-from apiece.correlation import NoiseStrategy, Workload
+from apiece.correlation.strategies import NoiseStrategy
+from apiece.correlation.workloads import Workload
 from apiece.errors import InputError
 from apiece.plan import Plan
 from apiece.plan.parts import Reference, Stage

@@ -72,7 +72,7 @@ def assign_tuned(
 
     Example:
         >>> from apiece import Budgets
-        >>> from apiece.assignment import assign_tuned
+        >>> from apiece.assignment.tuned import assign_tuned
         >>> from apiece.mechanisms import Runs
         >>> budgets = Budgets([1.0] * 500 + [3.0] * 500, 1e-5)
         >>> settings = [{"steps": 20, "expected_batch_size": 100}]

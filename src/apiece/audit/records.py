@@ -191,9 +191,8 @@ def read_canaries(
     """
     from apiece.budgets import Units
     from apiece.budgets.units import read_ids, read_persons
-    from apiece.datasets import read_table
     from apiece.datasets.cells import read_texts, select_column
-    from apiece.datasets.tables import PLAIN, is_parquet
+    from apiece.datasets.tables import PLAIN, is_parquet, read_table
 
     # A dialect is of CSV; where just one of the files is Parquet, it is read without.
     mixed = coins is not None and is_parquet(coins) != is_parquet(canaries)

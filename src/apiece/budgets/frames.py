@@ -14,9 +14,8 @@ from apiece import _check
 from apiece._lazy import require
 from apiece._types import Floats, Integers, Json, Mask
 from apiece.budgets.levels import NO_LIMIT, Levels
-from apiece.datasets import read_table
 from apiece.datasets.cells import Texts, parse_number, parse_numbers, read_texts, select_column
-from apiece.datasets.tables import PLAIN, Dialect, PlainTable, read_columns
+from apiece.datasets.tables import PLAIN, Dialect, PlainTable, read_columns, read_table
 from apiece.errors import BudgetError, DataError, as_given
 from apiece.tables.containers import pandas_of
 

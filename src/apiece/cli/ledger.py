@@ -408,7 +408,7 @@ def charge(
 def _read_people(ledger: Ledger, data: Path, flags: Flags) -> Ids:
     """Return the ids of a table's people, as the ledger writes them."""
     from apiece.budgets.units import read_persons
-    from apiece.datasets import read_table
+    from apiece.datasets.tables import read_table
     from apiece.ledger.codec import parse_ids
 
     texts = read_persons(read_table(data, make_dialect(flags)), flags["person"])
@@ -544,7 +544,7 @@ def _count_remainders(ledger: Ledger, analysis: str | None, noise_stddev: float 
     from apiece.ledger.reports import SHARES
 
     if noise_stddev is not None:
-        from apiece.queries import release_standing
+        from apiece.queries.session import release_standing
 
         return release_standing(ledger, str(analysis), noise_stddev=noise_stddev)
     counts = {use: accounts.tolist() for use, accounts in standing(ledger).items()}

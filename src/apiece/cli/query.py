@@ -418,7 +418,7 @@ def _register(
 ) -> Iterator[Registered]:
     """Register the table with an engine; at the end the engine's copies of rows are removed."""
     from apiece.datasets.tables import refuse_text_settings
-    from apiece.queries import register_on_spark, start_spark
+    from apiece.queries.spark import register_on_spark, start_spark
 
     if engine == "duckdb":
         size = None if memory is None else math.ceil(memory * 1e9)

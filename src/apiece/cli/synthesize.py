@@ -107,7 +107,7 @@ def command(source: Path, as_json: bool, **flags: Any) -> None:
     """
     require("synthesis", "mbi", "jax", "sqlalchemy", "duckdb", "pandas", "pyarrow")
     from apiece.datasets import read_schema
-    from apiece.synthesis import expect_errors
+    from apiece.synthesis.front import expect_errors
 
     if flags["out"] is None and not flags["cost_only"]:
         raise InputError("--out: missing; give a file, as synthetic.parquet, or --cost")

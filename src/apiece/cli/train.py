@@ -158,8 +158,7 @@ def command(
 def _run(prepared: Prepared, out: Path) -> Run:
     """Run the job with a bar on the terminal; print each doubt once training has begun."""
     from apiece.jobs import run
-    from apiece.training import PlannedSpending
-    from apiece.training.callbacks import describe_spending
+    from apiece.training.callbacks import PlannedSpending, describe_spending
 
     job = prepared.job
     doubts = _list_doubts(prepared)
@@ -266,7 +265,8 @@ def prepare_resumed(out: Path, settings: Flags) -> Prepared:
 
 def make_job(config: Path | None, compare: bool, flags: Flags, tune: Path | None = None) -> Job:
     """Return the job that a config, options and a file of a search describe; options win."""
-    from apiece.jobs import job_from_dict, read_job
+    from apiece.jobs import read_job
+    from apiece.jobs.config import job_from_dict
 
     # An option that was not given changes nothing in the config.
     changes = {name: value for name, value in flags.items() if value not in (None, ())}

@@ -4,13 +4,3 @@ A training releases C x + z, with x_t the sum of clipped gradients at step t, z 
 noise and C lower triangular. The optimizer is fed C⁻¹ of it: x_t plus noise whose running sums grow
 slowly. A person's pair is one Gaussian for the whole training, whatever the order of the data.
 """
-
-from apiece.correlation.optimize import optimize_banded, optimize_buffered
-from apiece.correlation.sensitivity import sensitivity_bound
-from apiece.correlation.strategies import Banded, Buffered, NoiseStrategy
-from apiece.correlation.workloads import Workload
-
-__all__ = [
-    "Banded", "Buffered", "NoiseStrategy", "Workload", "optimize_banded", "optimize_buffered",
-    "sensitivity_bound",
-]  # fmt: skip

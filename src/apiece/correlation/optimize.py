@@ -67,7 +67,8 @@ def optimize_banded(
         Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization".
 
     Example:
-        >>> from apiece.correlation import Workload, optimize_banded
+        >>> from apiece.correlation.workloads import Workload
+        >>> from apiece.correlation.optimize import optimize_banded
         >>> workload = Workload(64)
         >>> found = optimize_banded(workload, bands=8)
         >>> round(workload.mean_error(found), 2)
@@ -112,7 +113,8 @@ def optimize_buffered(
         McMahan et al. 2024, "A Hassle-free Algorithm for Private Learning in Practice".
 
     Example:
-        >>> from apiece.correlation import Workload, optimize_buffered
+        >>> from apiece.correlation.workloads import Workload
+        >>> from apiece.correlation.optimize import optimize_buffered
         >>> workload = Workload(1000)
         >>> found = optimize_buffered(workload, buffers=3)
         >>> round(workload.mean_error(found), 1)

@@ -56,7 +56,8 @@ def sensitivity_bound(
         Choquette-Choo et al. 2023, "Multi-epoch matrix factorization mechanisms", Theorem 2.
 
     Example:
-        >>> from apiece.correlation import Banded, sensitivity_bound
+        >>> from apiece.correlation.strategies import Banded
+        >>> from apiece.correlation.sensitivity import sensitivity_bound
         >>> independent = Banded([1.0])
         >>> round(sensitivity_bound(independent, steps=100, participations=4, separation=25), 6)
         2.0

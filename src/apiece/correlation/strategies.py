@@ -36,7 +36,7 @@ class Banded:
         Choquette-Choo et al. 2023, "(Amplified) Banded Matrix Factorization".
 
     Example:
-        >>> from apiece.correlation import Banded
+        >>> from apiece.correlation.strategies import Banded
         >>> Banded([1.0, 0.5, 0.25]).memory
         2
     """
@@ -67,7 +67,7 @@ class Banded:
             Fichtenberger, Henzinger, Upadhyay 2023.
 
         Example:
-            >>> from apiece.correlation import Banded
+            >>> from apiece.correlation.strategies import Banded
             >>> Banded.square_root(4).coefficients.tolist()
             [1.0, 0.5, 0.375, 0.3125]
         """
@@ -131,7 +131,7 @@ class Buffered:
         Dvijotham et al. 2024 and McMahan et al. 2024 (buffered linear Toeplitz, BLT).
 
     Example:
-        >>> from apiece.correlation import Buffered
+        >>> from apiece.correlation.strategies import Buffered
         >>> Buffered([0.5], [0.5]).first_column(4).tolist()
         [1.0, 0.5, 0.25, 0.125]
     """

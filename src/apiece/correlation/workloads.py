@@ -35,7 +35,8 @@ class Workload:
         InputError: For values out of bounds.
 
     Example:
-        >>> from apiece.correlation import Banded, Workload
+        >>> from apiece.correlation.strategies import Banded
+        >>> from apiece.correlation.workloads import Workload
         >>> workload = Workload(100)
         >>> round(workload.mean_error(Banded([1.0])), 3)
         7.106

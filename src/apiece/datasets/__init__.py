@@ -13,9 +13,8 @@ from apiece.datasets.schema import (
     Text,
     read_schema,
 )
-from apiece.datasets.tables import read_table
 
 __all__ = [
     "Schema", "Numeric", "Categorical", "Date", "Boolean", "Text", "Skip", "Lookup",
-    "read_schema", "read_table", "read_values", "load", "packaged_schema",
+    "read_schema", "read_values", "load", "packaged_schema",
 ]  # fmt: skip

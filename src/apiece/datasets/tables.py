@@ -155,7 +155,7 @@ def read_table(path: str | Path, dialect: Dialect = PLAIN) -> pd.DataFrame:
     Example:
         >>> import tempfile
         >>> from pathlib import Path
-        >>> from apiece.datasets import read_table
+        >>> from apiece.datasets.tables import read_table
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = Path(folder, "people.csv")
         ...     _ = path.write_text("age,city\n7,NA\n")

@@ -8,25 +8,24 @@ from typing import TYPE_CHECKING
 from apiece import _lazy
 
 if TYPE_CHECKING:
-    from apiece.jobs.config import Job, job_from_dict, read_job
+    from apiece.jobs.config import Job, read_job
     from apiece.jobs.model import load_model
     from apiece.jobs.prepared import prepare
-    from apiece.jobs.results import Run, statement_of
+    from apiece.jobs.results import Run
     from apiece.jobs.running import run
     from apiece.jobs.search import Search
     from apiece.jobs.statement import statement_schema
 
 __all__ = [
-    "read_job", "job_from_dict", "Job", "Search", "prepare", "run", "Run", "load_model",
-    "statement_of", "statement_schema",
+    "read_job", "Job", "Search", "prepare", "run", "Run", "load_model", "statement_schema",
 ]  # fmt: skip
 __getattr__ = _lazy.names_of(
     __name__,
     {
-        "config": ("Job", "job_from_dict", "read_job"),
+        "config": ("Job", "read_job"),
         "model": ("load_model",),
         "prepared": ("prepare",),
-        "results": ("Run", "statement_of"),
+        "results": ("Run",),
         "running": ("run",),
         "search": ("Search",),
         "statement": ("statement_schema",),

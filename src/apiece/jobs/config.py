@@ -642,7 +642,7 @@ def job_from_dict(data: Mapping[str, Any], *, name: str, changes: Mapping[str, A
         InputError: For bad values.
 
     Example:
-        >>> from apiece.jobs import job_from_dict
+        >>> from apiece.jobs.config import job_from_dict
         >>> data = {"data": {"source": "people.csv"}, "budgets": {"epsilon": "consent"}}
         >>> job_from_dict(data, name="first", changes={"steps": 20}).training.steps
         20

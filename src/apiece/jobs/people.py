@@ -14,8 +14,9 @@ from apiece._types import AnyArray, Integers, Mask
 from apiece.budgets import Budgets
 from apiece.budgets.groups import list_doubts as list_budget_doubts
 from apiece.budgets.units import Units
-from apiece.datasets import Numeric, read_table
+from apiece.datasets import Numeric
 from apiece.datasets.encode import encode
+from apiece.datasets.tables import read_table
 from apiece.errors import DataError, InputError
 from apiece.jobs.config import Data, Job, Pate
 from apiece.jobs.roster import choose_public, choose_trained, read_budgets
@@ -122,7 +123,7 @@ def read_people(job: Job, coins: int | None = None) -> People:
     are all trained on or all held out. Raises `DataError` for what the table lacks or what in it
     cannot be used, `BudgetError` for budgets that cannot be used.
 
-    >>> from apiece.jobs import job_from_dict
+    >>> from apiece.jobs.config import job_from_dict
     >>> groups = [{"name": "all", "share": 1.0, "epsilon": 2.0}]
     >>> data = {"data": {"source": "german"}, "budgets": {"groups": groups}}
     >>> read_people(job_from_dict(data, name="first", changes={})).declaration.classes

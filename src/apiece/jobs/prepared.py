@@ -230,7 +230,8 @@ class Prepared:
 
     Example:
         >>> from pathlib import Path
-        >>> from apiece.jobs import job_from_dict, prepare
+        >>> from apiece.jobs import prepare
+        >>> from apiece.jobs.config import job_from_dict
         >>> groups = [{"name": "all", "share": 1.0, "epsilon": 2.0}]
         >>> data = {"data": {"source": "german"}, "budgets": {"groups": groups}}
         >>> job = job_from_dict(data, name="first", changes={"steps": 3, "strategy": "scale"})
@@ -295,7 +296,8 @@ def prepare(job: Job, *, out: Path) -> Prepared:
 
     Example:
         >>> from pathlib import Path
-        >>> from apiece.jobs import job_from_dict, prepare
+        >>> from apiece.jobs import prepare
+        >>> from apiece.jobs.config import job_from_dict
         >>> groups = [{"name": "all", "share": 1.0, "epsilon": 2.0}]
         >>> data = {"data": {"source": "german"}, "budgets": {"groups": groups}}
         >>> changes = {"steps": 3, "strategy": "scale"}

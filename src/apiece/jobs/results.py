@@ -591,7 +591,8 @@ def statement_of(run: Run) -> Json:
 
     Example:
         >>> from apiece import Budgets, Scale, assign
-        >>> from apiece.jobs import Run, statement_of
+        >>> from apiece.jobs import Run
+        >>> from apiece.jobs.results import statement_of
         >>> from apiece.jobs.trained import Facts, Trained
         >>> plan = assign(Budgets([2.0] * 100, 1e-5), Scale(), steps=10, expected_batch_size=10,
         ...               clip_norm=1.0)

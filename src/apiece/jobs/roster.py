@@ -13,8 +13,8 @@ from apiece._types import Floats, Mask
 from apiece.budgets import Budgets
 from apiece.budgets.frames import apply_cap, read_budget_columns
 from apiece.budgets.units import Units, read_ids
-from apiece.datasets import read_table
 from apiece.datasets.cells import read_texts, select_column
+from apiece.datasets.tables import read_table
 from apiece.errors import DataError
 from apiece.jobs.config import BudgetColumns, Data
 

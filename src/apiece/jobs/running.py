@@ -177,7 +177,8 @@ def run(prepared: Prepared, *, out: Path, progress: StepProgress | None = None) 
     Example:
         >>> import tempfile
         >>> from pathlib import Path
-        >>> from apiece.jobs import job_from_dict, prepare, run
+        >>> from apiece.jobs import prepare, run
+        >>> from apiece.jobs.config import job_from_dict
         >>> groups = [{"name": "all", "share": 1.0, "epsilon": 2.0}]
         >>> data = {"data": {"source": "german"}, "budgets": {"groups": groups}}
         >>> changes = {"steps": 2, "batch_size": 50, "strategy": "scale"}

@@ -286,7 +286,7 @@ class Candidates:
         notes: tuple[str, ...] = (),
     ) -> Candidates:
         """Return the plans by which each record's (ε, δ) holds for the best of all runs."""
-        from apiece.assignment import assign_tuned
+        from apiece.assignment.tuned import assign_tuned
 
         score_noise = None
         if search.validation is None:

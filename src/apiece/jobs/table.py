@@ -21,12 +21,12 @@ from apiece.datasets import (
     load,
     packaged_schema,
     read_schema,
-    read_table,
 )
 from apiece.datasets.cells import list_markers, locate_values, read_texts, select_column
 from apiece.datasets.encode import Encoded, encode, encode_labels, encode_numbers
 from apiece.datasets.packaged import PACKAGED, match_packaged
 from apiece.datasets.schema import UNUSED, Feature, lint
+from apiece.datasets.tables import read_table
 from apiece.errors import DataError, InputError
 from apiece.jobs.config import BudgetColumns, Data
 from apiece.jobs.roster import Roster, read_roster

@@ -22,13 +22,12 @@ if TYPE_CHECKING:
         account_shares,
         plan_costs,
         reserve_alike,
-        reserve_plan,
         training_costs,
     )
 
 __all__ = [
     "Ledger", "LedgerFilter", "Policy", "enroll_consents", "plan_costs", "training_costs",
-    "account_shares", "reserve_plan", "reserve_alike", "standing", "receipt", "check_receipt",
+    "account_shares", "reserve_alike", "standing", "receipt", "check_receipt",
     "Head", "back_up_ledger", "restore_ledger",
 ]  # fmt: skip
 # Loaded when first asked for: questions need no plan.
@@ -39,7 +38,6 @@ __getattr__ = names_of(
             "account_shares",
             "plan_costs",
             "reserve_alike",
-            "reserve_plan",
             "training_costs",
         )
     },

@@ -207,7 +207,7 @@ def reserve_plan(
         >>> from apiece import Ledger
         >>> from apiece.assignment import Scale, assign
         >>> from apiece.budgets import Budgets
-        >>> from apiece.ledger import reserve_plan
+        >>> from apiece.ledger.plans import reserve_plan
         >>> budgets = Budgets([1.0, 3.0], 1e-5, ids=["ann", "bob"])
         >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=1, clip_norm=1.0)
         >>> with tempfile.TemporaryDirectory() as folder:

@@ -10,13 +10,12 @@ from apiece.mechanisms.algebra import (
 )
 from apiece.mechanisms.allocated import Allocated
 from apiece.mechanisms.atoms import Finite
-from apiece.mechanisms.mixture import MixtureOfGaussians
 from apiece.mechanisms.noise import DiscreteGaussian, DiscreteLaplace, Gaussian, Laplace
 from apiece.mechanisms.runs import Runs
 from apiece.mechanisms.stated import Concentrated, Stated
 
 __all__ = [
     "Gaussian", "Laplace", "DiscreteGaussian", "DiscreteLaplace", "Sampled", "Repeated",
-    "Composed", "Selected", "Runs", "Allocated", "MixtureOfGaussians", "Finite", "Concentrated",
-    "Stated", "Mechanism", "from_json",
+    "Composed", "Selected", "Runs", "Allocated", "Finite", "Concentrated", "Stated",
+    "Mechanism", "from_json",
 ]  # fmt: skip

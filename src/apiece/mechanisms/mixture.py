@@ -39,7 +39,7 @@ class MixtureOfGaussians:
         Choquette-Choo et al. 2024 (mixtures of Gaussians); Kahane 1985 (the inequality).
 
     Example:
-        >>> from apiece.mechanisms import MixtureOfGaussians
+        >>> from apiece.mechanisms.mixture import MixtureOfGaussians
         >>> MixtureOfGaussians(2.0, [1.0, 2.0], [0.18, 0.01]).shifts
         (1.0, 2.0)
     """
@@ -91,7 +91,7 @@ class MixtureOfGaussians:
             then each of n bounds is rounded up to a multiple of 1/(256 − n) of their sum.
 
         Example:
-            >>> from apiece.mechanisms import MixtureOfGaussians
+            >>> from apiece.mechanisms.mixture import MixtureOfGaussians
             >>> MixtureOfGaussians.of_rows(2.0, [1.0, 1.0], [0.1, 0.1]).shifts
             (1.0, 2.0)
         """

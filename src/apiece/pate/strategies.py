@@ -152,7 +152,7 @@ class Weight(Voters):
         Boenisch et al. 2022, weighting.
 
     Example:
-        >>> from apiece.pate import Weight
+        >>> from apiece.pate.strategies import Weight
         >>> Weight()
         Weight()
     """

@@ -43,7 +43,7 @@ class CorrelatedNoise:
         Theorem 4.
 
     Example:
-        >>> from apiece.correlation import Banded
+        >>> from apiece.correlation.strategies import Banded
         >>> from apiece.plan.correlated import CorrelatedNoise
         >>> noise = CorrelatedNoise(Banded.square_root(2), 10)
         >>> round(noise.sensitivity(steps=100, times=4), 3)

@@ -13,14 +13,13 @@ if TYPE_CHECKING:
         Session,
         least_epsilon,
         query_cost,
-        release_standing,
     )
-    from apiece.queries.spark import register_on_spark, start_spark
+    from apiece.queries.spark import register_on_spark
     from apiece.queries.table import register
 
 __all__ = [
-    "register", "Session", "Answer", "query_cost", "QueryCost", "least_epsilon", "release_standing",
-    "start_spark", "register_on_spark",
+    "register", "Session", "Answer", "query_cost", "QueryCost", "least_epsilon",
+    "register_on_spark",
 ]  # fmt: skip
 # Loaded when first asked for, so that a recorded answer is told at once.
 __getattr__ = names_of(
@@ -32,9 +31,8 @@ __getattr__ = names_of(
             "Session",
             "least_epsilon",
             "query_cost",
-            "release_standing",
         ),
-        "spark": ("register_on_spark", "start_spark"),
+        "spark": ("register_on_spark",),
         "table": ("register",),
     },
 )

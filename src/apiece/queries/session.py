@@ -1100,7 +1100,7 @@ def release_standing(
     Example:
         >>> import tempfile
         >>> from apiece import Ledger
-        >>> from apiece.queries import release_standing
+        >>> from apiece.queries.session import release_standing
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     ledger = Ledger.make(f"{folder}/p.db", list(range(2000)), 3.0, 1e-6)
         ...     standing = release_standing(ledger, "standing in May", noise_stddev=20.0)

@@ -140,7 +140,7 @@ def register_on_spark(
 
     Example:
         >>> from apiece.datasets import Schema
-        >>> from apiece.queries import register_on_spark, start_spark
+        >>> from apiece.queries.spark import register_on_spark, start_spark
         >>> from apiece.queries.spark import SparkTable
         >>> def registered(schema: Schema) -> SparkTable:
         ...     return register_on_spark(
@@ -191,7 +191,7 @@ def start_spark(master: str) -> SparkSession:
 
     Example:
         >>> from apiece.datasets import Schema
-        >>> from apiece.queries import register_on_spark, start_spark
+        >>> from apiece.queries.spark import register_on_spark, start_spark
         >>> from apiece.queries.spark import SparkTable
         >>> def registered(schema: Schema) -> SparkTable:
         ...     spark = start_spark("local[*]")

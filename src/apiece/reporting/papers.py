@@ -24,10 +24,10 @@ from apiece._lazy import optional
 from apiece._text import plain, shown
 from apiece._types import Json
 from apiece.errors import InputError, UnsupportedError
-from apiece.jobs import Run, statement_of
+from apiece.jobs import Run
 from apiece.jobs.config import read_words
 from apiece.jobs.prepared import RunFolder
-from apiece.jobs.results import COMPLETED, CONFIG, METRICS, MODEL, REPORT, STATEMENT
+from apiece.jobs.results import COMPLETED, CONFIG, METRICS, MODEL, REPORT, STATEMENT, statement_of
 from apiece.jobs.statement import digest_config, to_text
 from apiece.jobs.trained import TOKENS
 from apiece.reporting.catalogue import LANGUAGES, has_text, localize, translate

@@ -362,7 +362,7 @@ def expect_errors(
     Example:
         >>> from apiece import Budgets
         >>> from apiece.datasets import Numeric, Schema
-        >>> from apiece.synthesis import expect_errors
+        >>> from apiece.synthesis.front import expect_errors
         >>> errors = expect_errors(Schema({"age": Numeric(0, 99)}), Budgets([1.0] * 5000, 1e-6))
         >>> errors[0]["cells"], errors[0]["by_noise"] < 0.1
         (16, True)

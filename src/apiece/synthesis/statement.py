@@ -84,7 +84,7 @@ def require_bound(statement: Json, table: str | Path) -> None:
 
     Example:
         >>> from apiece.errors import DataError
-        >>> from apiece.synthesis import require_bound
+        >>> from apiece.synthesis.statement import require_bound
         >>> try:
         ...     require_bound({"promise": "much", "digest": "none"}, "table.csv")
         ... except DataError as error:

@@ -10,7 +10,6 @@ require("train", "torch", "cryptography")
 from apiece.training.batches import poisson_batches
 from apiece.training.callbacks import (
     Evaluation,
-    PlannedSpending,
     Progress,
     ProgressBar,
     TensorBoard,
@@ -28,7 +27,7 @@ from apiece.training.trainer import Trainer
 
 __all__ = [
     "Trainer", "FilteredTrainer", "make_private", "EpochLoader", "Batch", "replace_batch_norm",
-    "Progress", "ProgressBar", "PlannedSpending", "Evaluation",
-    "TensorBoard", "charge_training", "TrainingCharge", "clip_and_sum", "ClippedSum", "Proof",
-    "add_noise", "poisson_batches", "ParquetShards", "TarShards", "RecordStream",
+    "Progress", "ProgressBar", "Evaluation", "TensorBoard", "charge_training",
+    "TrainingCharge", "clip_and_sum", "ClippedSum", "Proof", "add_noise", "poisson_batches",
+    "ParquetShards", "TarShards", "RecordStream",
 ]  # fmt: skip

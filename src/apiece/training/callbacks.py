@@ -81,7 +81,7 @@ class PlannedSpending:
 
     Example:
         >>> from apiece import Budgets, Scale, assign
-        >>> from apiece.training import PlannedSpending
+        >>> from apiece.training.callbacks import PlannedSpending
         >>> budgets = Budgets.from_groups([("strict", 1.0, .5), ("weak", 3.0, .5)], 1000, 1e-5)
         >>> plan = assign(budgets, Scale(), steps=10, expected_batch_size=100, clip_norm=1.0)
         >>> strict, weak = PlannedSpending(plan).at(10)
@@ -293,7 +293,8 @@ def public_numbers(progress: Progress, spending: PlannedSpending) -> dict[str, f
 
     Example:
         >>> from apiece import Budgets, Scale, assign
-        >>> from apiece.training import PlannedSpending, Progress
+        >>> from apiece.training import Progress
+        >>> from apiece.training.callbacks import PlannedSpending
         >>> from apiece.training.callbacks import public_numbers
         >>> budgets = Budgets(epsilon=[1.0] * 20, delta=1e-3)
         >>> plan = assign(budgets, Scale(), steps=5, expected_batch_size=8, clip_norm=1.0)

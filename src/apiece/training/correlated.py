@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from apiece.correlation import Banded, Buffered, NoiseStrategy
+from apiece.correlation.strategies import Banded, Buffered, NoiseStrategy
 from apiece.plan.parts import Stage
 from apiece.training.randomness import Generator, NormalSource, Streams, draw_normals
 

@@ -22,7 +22,8 @@ from torch.nn import functional
 
 from apiece import _check
 from apiece.errors import InputError, UnsupportedError
-from apiece.training.clipping import ClippedSum, clip_factors
+from apiece.training.clipping import ClippedSum
+from apiece.training.clipping.records import clip_factors
 from apiece.training.modes import call_with
 
 # The name of the matrix of parameters in a stacked model's clipped sum.

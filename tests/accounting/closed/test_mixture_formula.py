@@ -12,8 +12,8 @@ from apiece.accounting import mixture
 from apiece.accounting.lattice.profile import composition
 from apiece.accounting.mixture import MixtureProfile
 from apiece.errors import RangeError
-from apiece.mechanisms import MixtureOfGaussians
 from apiece.mechanisms.algebra import flatten
+from apiece.mechanisms.mixture import MixtureOfGaussians
 
 
 def end_of(constants: list[mp.mpf], shifts: list[mp.mpf], log_target: mp.mpf) -> mp.mpf:

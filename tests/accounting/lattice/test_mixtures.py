@@ -6,7 +6,7 @@ from scipy.stats import norm
 
 from apiece.accounting.lattice.pairs import GaussianPair, mixture_pair
 from apiece.errors import RangeError
-from apiece.mechanisms import MixtureOfGaussians
+from apiece.mechanisms.mixture import MixtureOfGaussians
 from refusals import refused
 
 STEP = MixtureOfGaussians(1.5, [0.5, 1.0, 3.0], [0.2, 0.1, 0.1])

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from apiece.errors import InputError, UnsupportedError
-from apiece.training.clipping import ClippedSum, clip_factors, records
-from apiece.training.clipping.records import add_up, slack
+from apiece.training.clipping import ClippedSum, records
+from apiece.training.clipping.records import add_up, clip_factors, slack
 
 Pair = namedtuple("Pair", "left right")
 TREES = [

@@ -18,8 +18,8 @@ from numpy.polynomial import chebyshev
 
 from apiece._types import Bounds, Floats
 from apiece.errors import RangeError
-from apiece.mechanisms import MixtureOfGaussians
 from apiece.mechanisms.atoms import Atoms
+from apiece.mechanisms.mixture import MixtureOfGaussians
 from apiece.numerics.normal import invert_log_tail, tail
 from apiece.numerics.rounding import LARGEST_LOG_RATIO, UNIT
 

@@ -58,8 +58,9 @@ from apiece.accounting.lattice.settings import (
     renyi_tilt,
 )
 from apiece.errors import RangeError, UnsupportedError
-from apiece.mechanisms import Allocated, Gaussian, Laplace, Mechanism, MixtureOfGaussians, Sampled
+from apiece.mechanisms import Allocated, Gaussian, Laplace, Mechanism, Sampled
 from apiece.mechanisms.algebra import NormalForm, atoms_of, flatten
+from apiece.mechanisms.mixture import MixtureOfGaussians
 from apiece.numerics.rounding import UNIT
 
 # δ down to which all masses of a run are to be resolved.

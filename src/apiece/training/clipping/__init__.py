@@ -8,6 +8,6 @@ gives norms and clipped sums, out of `contributions`; `engine` runs it. Where no
 
 from apiece.training.clipping.engine import Proof
 from apiece.training.clipping.front import clip_and_sum
-from apiece.training.clipping.records import ClippedSum, clip_factors
+from apiece.training.clipping.records import ClippedSum
 
-__all__ = ["ClippedSum", "Proof", "clip_and_sum", "clip_factors"]
+__all__ = ["ClippedSum", "Proof", "clip_and_sum"]

@@ -382,7 +382,7 @@ def clip_factors(norms: torch.Tensor, clip_norms: torch.Tensor) -> torch.Tensor:
 
     Example:
         >>> import torch
-        >>> from apiece.training.clipping import clip_factors
+        >>> from apiece.training.clipping.records import clip_factors
         >>> clip_factors(torch.tensor([0.5, 2.0, torch.inf]), torch.ones(3)) <= 1 / torch.tensor(
         ...     [1.0, 2.0, torch.inf]
         ... )
