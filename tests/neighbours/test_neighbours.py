@@ -50,7 +50,7 @@ def test_nothing_that_mixes_is_proved(name):
 
 # What a batch shares, what a model keeps from record to record, and a loss over the batch. Alone,
 # each record has a process, whose copies take the time: the slow test has all models.
-KINDS = ["keeps: attribute", "loss: contrast, dict"]
+KINDS = ["keeps: attribute", pytest.param("loss: contrast, dict", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("name", KINDS)

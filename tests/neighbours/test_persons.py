@@ -45,7 +45,7 @@ def check(name, place, precision, **more):
 
 
 # Each method and each precision; alone in the narrowest and in the widest.
-PLACES = (0, 1, 2, 4, 6, 11)
+PLACES = (0, 1, 2, 4, 6, pytest.param(11, marks=pytest.mark.slow))
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -53,7 +53,11 @@ def test_honest(place):
     check(list(HONEST)[5 * place], place, PRECISIONS[place // 3])
 
 
-@pytest.mark.parametrize("name", ["keeps: extra state", "loss: focal, normalised, tensor"])
+# Alone, each record has a process, whose copies take the time.
+@pytest.mark.parametrize(
+    "name",
+    ["keeps: extra state", pytest.param("loss: focal, normalised, tensor", marks=pytest.mark.slow)],
+)
 def test_mixing(name):
     given = world(MIXING[name])
     assert holds(given, summed(clip_and_sum, method="proved"), 0) is None

@@ -63,7 +63,9 @@ SHARED = {
 }
 
 
-@pytest.mark.parametrize("case", SHARED)
+@pytest.mark.parametrize(
+    "case", ["a mean for everyone", pytest.param("a share of the mean", marks=pytest.mark.slow)]
+)
 def test_a_loss_that_others_have_a_part_in_is_each_record_s_own(case):
     loss, message = SHARED[case]
     with pytest.raises(UnsupportedError, match=message):

@@ -85,12 +85,13 @@ def test_after_the_first_batches_a_spoilt_one_is_run_no_oftener_than_a_clean_one
     assert with_them == clean == 2  # for the captures
 
 
-# Of persons, whose rows are joined before the same comparison, two kinds.
+# Nightly the others; persons' rows are joined before the same comparison.
+QUICK = {False: ("one", "infinite", "most"), True: ("one", "past the range")}
 CASES = [
     pytest.param(
         name,
         persons,
-        marks=[pytest.mark.slow] if persons and name not in ("one", "past the range") else [],
+        marks=[] if name in QUICK[persons] else [pytest.mark.slow],
         id=f"{'persons' if persons else 'rows'}-{name}",
     )
     for persons in (False, True)
