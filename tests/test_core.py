@@ -142,7 +142,7 @@ def test_a_command_that_needs_an_extra_names_it_in_one_line(tmp_path: Path) -> N
 # What a user writes, and the extra that it needs.
 STATEMENTS = {
     "from apiece.datasets import load; load('german')": "tables",
-    "from apiece.datasets import read_table; read_table('people.csv')": "tables",
+    "from apiece.datasets.tables import read_table; read_table('people.csv')": "tables",
     "from apiece.budgets import BudgetLevels as b; b.from_parquet('a.pq', epsilon='e', delta=.1)":
         "tables",
     "from apiece import Budgets; Budgets.from_frame('a.parquet', epsilon='e', delta=.1)": "tables",

@@ -61,7 +61,7 @@ STATEMENTS = [
     ("sklearn", "from apiece.sklearn import Numeric", "scikit-learn"),
     ("sympy", "from apiece.sensitivity import Expression", "sympy"),
     ("typst", "from apiece.reporting.papers import statement_pdf as f; f({})", "typst"),
-    ("pyspark", "from apiece.queries import start_spark as f; f('local')", "pyspark"),
+    ("pyspark", "from apiece.queries.spark import start_spark as f; f('local')", "pyspark"),
     ("ray", "from apiece.adapters import cluster as f; next(f()(abs, [0]))", "ray"),
     ("mlflow", "from apiece.adapters.mlflow import MLflow as f; f(None)", "mlflow-skinny"),
     ("tensorboard", "from apiece.training import TensorBoard as f; f('x', None)", "tensorboard"),
