@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +18,7 @@ from apiece.accounting.renyi import _step_divergence
 from apiece.cli import run
 from apiece.errors import BudgetError, InputError
 from apiece.filters import Costs, costs_of
-from apiece.ledger import codec, receipt, reserve_alike
+from apiece.ledger import check_receipt, codec, proofs, receipt, reserve_alike
 from apiece.mechanisms import Allocated, Concentrated, DiscreteGaussian, Finite, Stated
 
 
@@ -142,6 +145,32 @@ def test_a_receipt_says_rho_and_the_epsilon_of_what_was_spent(ledger: Ledger) ->
     assert account.told == pytest.approx(float(concentrated_epsilon(0.3, 1e-6)))
     assert account.spent == pytest.approx(0.6)
     assert receipt(ledger, "bob").rho is None
+
+
+def test_a_receipt_of_a_promise_can_be_checked(ledger: Ledger) -> None:
+    ledger.enroll(["eve"], rho=0.5, delta=1e-6)
+    assert len(ledger.reserve("q", ["ann", "bob"], norms=1.0, noise_stddev=1.1)) == 2
+    head = ledger.publish()
+    for person in ("ann", "bob", "eve"):
+        assert check_receipt(ledger.prove(person, head), head) == []
+
+
+def test_an_account_beyond_its_promise_is_found(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger.reserve("q", ["ann"], norms=1.0, noise_stddev=1.1)
+    list_leaves = proofs._list_account_leaves
+
+    def lower_limits(*arguments: Any) -> Iterator[bytes]:
+        for leaf in list_leaves(*arguments):
+            fields = json.loads(leaf)
+            fields[4] = 1
+            yield json.dumps(fields, separators=(",", ":")).encode()
+
+    monkeypatch.setattr(proofs, "_list_account_leaves", lower_limits)
+    head = ledger.publish()
+    assert check_receipt(ledger.prove("ann", head), head) == ["account: over its budget"]
+    assert check_receipt(ledger.prove("bob", head), head) == []
 
 
 @pytest.mark.parametrize("terms", [

@@ -366,8 +366,10 @@ def _find_faults(receipt: Json, head: Json) -> Iterator[str]:
             sums[key] = [total + units for total, units in pairs]
     if sums != spent:
         yield "charges: do not add up to the account"
+    # An account of a ρ is marked by a slack of −1, and has none.
+    bounds = (limit, max(slack, 0))
     for pair in spent.values():
-        if any(units > bound for units, bound in zip(pair, (limit, slack), strict=True)):
+        if any(units > bound for units, bound in zip(pair, bounds, strict=True)):
             yield "account: over its budget"
 
 

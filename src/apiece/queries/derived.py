@@ -242,6 +242,7 @@ class View:
                     self.check_condition(part)
             case Negated(part):
                 self.check_condition(part)
+            # Whether its literals are of the column's kind is seen when they are bound.
             case Compare(column) | Missing(column):
                 self.declarations.kind_of(column)
             case Lacking(expression):
@@ -416,6 +417,7 @@ class View:
         for index, expression in enumerate(self.derived.values()):
             kind = self.infer(expression).kind
             sql, level = writer.write(expression)
+            # A column needs a type, even one that is null in every row.
             if kind == "null":
                 sql = "CAST(NULL AS DOUBLE)"
             writer.define(sql, level, f"d{index}")
@@ -468,6 +470,8 @@ class SqlWriter:
     def nest(self, table: str) -> str:
         """Return SQL for a table with the columns of all levels."""
         sql = table
+        # SQL lets no SELECT use a column that it makes itself: each level is one around the level
+        # below.
         for number, level in enumerate(self.levels):
             columns = ", ".join(f"{text} AS {name}" for name, text in level.items())
             if columns:
@@ -569,6 +573,8 @@ class SqlWriter:
                 sql = f" {word.upper()} ".join(text for text, _ in written)
                 return f"({sql})", max(level for _, level in written)
             case Negated(part):
+                # A comparison with a missing cell is null, and so is its negation: such a row is in
+                # neither.
                 sql, level = self.write_condition(part)
                 return f"(NOT {sql})", level
             case Missing(column):
@@ -729,6 +735,7 @@ def settle_call(name: str, arguments: Sequence[Expression], view: View) -> Expre
     # What a cast means depends on the kind of what is cast, which is known only with the
     # declarations.
     kinds = [view.infer(argument).kind for argument in arguments]
+    # Dates have no minus of their own: what lies between two of them is counted in days.
     if name == "-" and kinds == ["date", "date"]:
         later, earlier = arguments
         return Call("date_diff_day", (earlier, later))
@@ -762,6 +769,7 @@ def _cast_to_text(argument: Expression, kind: str, view: View) -> Expression:
             for number, text in ((1.0, "true"), (0.0, "false"))
         ]
         return Choice(tuple(truths), Constant(None, "null"))
+    # The shortest digits of a fraction differ from engine to engine.
     if not view.infer(argument).whole:
         raise InputError(
             f"query: CAST({write(argument)} AS VARCHAR): not a whole number, whose text is not one "

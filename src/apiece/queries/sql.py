@@ -262,6 +262,7 @@ class _Reader:
         self.joins: dict[str, tuple[Join, bool]] = {}
         # The people's table.
         self.table = ""
+        # Formulas, expressions and conditions that are open, together: the depth of recursion.
         self.depth = 0
 
     def read(self) -> Statement:
@@ -826,6 +827,7 @@ class _Reader:
             parts = [node.args.get(key) for key in keys]
             # An argument that is not read here could change what the function means, so that it is
             # refused.
+            # `_HARMLESS` are settings of the parser's, which say nothing that is not meant here.
             extra = [k for k, v in node.args.items() if v and k not in keys and k not in _HARMLESS]
             if None in parts or extra:
                 raise self.refuse(node)
@@ -1053,6 +1055,7 @@ class _Reader:
         """Return a comparison; of a plain column with a literal as a declared value is compared."""
         first = self.read_expression(left)
         second = self.read_expression(right)
+        # The column comes first, so that 18 <= age and age >= 18 are one condition.
         if isinstance(second, Cell) and isinstance(first, Constant):
             first, second, sign = second, first, _SWAPPED[sign]
         if isinstance(first, Cell) and isinstance(second, Constant):
@@ -1122,6 +1125,7 @@ class _Reader:
             if _class_of(number) != "Literal" or not str(number.this).isdigit():
                 raise self.refuse(limit, "give a whole number, as LIMIT 10")
             shown = int(str(number.this))
+        # What is shown of groups goes by their noisy numbers; without groups there is one row.
         if (shown is not None or limits or orders) and not grouped:
             raise InputError(
                 "query: HAVING, ORDER BY and LIMIT are of groups, and there is no GROUP BY; leave "
