@@ -329,6 +329,55 @@ def test_rank_margin_holds(level: float) -> None:
     assert weighted[far].sum() / weighted.sum() <= 0.05
 
 
+def ranks_missed(values: np.ndarray, points: list[int], levels: list[float]) -> np.ndarray:
+    """How many rows lie between each point and the quantile of its level."""
+    below = np.searchsorted(values, points, side="left")
+    upto = np.searchsorted(values, points, side="right")
+    targets = np.array(levels) * len(values)
+    return np.maximum(np.maximum(below - targets, targets - upto), 0)
+
+
+@pytest.mark.parametrize("spread", [1, 1000])
+@pytest.mark.parametrize("levels", [[0.5], [0.25, 0.5, 0.75], [0.1, 0.2, 0.5, 0.6, 0.9]])
+def test_margins_of_several_levels_hold_together(levels: list[float], spread: int) -> None:
+    """On a table of many equal rows, and on an even one; the first with slices of one point."""
+    grid = Grid.from_points(0, 1001, 0)
+    values = np.sort(np.random.default_rng(1).integers(0, spread, 4000))
+    part, bits, eta = part_of(grid, values.tolist()), random.Random(4).getrandbits, 0.4
+    margins = np.array(quantiles.level_margins(grid, levels, eta, 1, 0.95))
+    missed = []
+    for _ in range(60):
+        points = quantiles.draw_quantiles(grid, part, levels, eta, 1, bits)
+        missed.append(ranks_missed(values, points, levels))
+    assert np.mean((np.array(missed) <= margins).all(axis=1)) >= 0.95
+    assert (margins < len(values)).all()  # they say something
+
+
+def test_margins_add_up_along_the_tree() -> None:
+    """A level alone has the margin of one draw; one below two others has those of all three."""
+    grid = Grid.from_points(0, 1001, 0)
+    (alone,) = quantiles.level_margins(grid, [0.5], 0.4, 1, 0.95)
+    assert alone == pytest.approx(quantiles.rank_margin(grid, 0.5, 0.4, 1, 0.95))
+    low, middle, high = quantiles.level_margins(grid, [0.25, 0.5, 0.75], 0.4, 1, 0.95)
+    own = quantiles.rank_margin(grid, 0.5, 0.2, 1, 1 - 0.05 / 3)
+    assert low == high == pytest.approx(middle + 1 + own)
+    assert middle > own > alone
+
+
+def test_a_margin_of_one_draw_is_missed_by_the_levels_below_it() -> None:
+    """Negative control: without the errors of earlier draws the margins would not hold."""
+    grid, levels, eta = Grid.from_points(0, 1001, 0), [k / 16 for k in range(1, 16)], 0.02
+    values = np.sort(np.random.default_rng(1).integers(0, 1000, 4000))
+    part, bits = part_of(grid, values.tolist()), random.Random(4).getrandbits
+    spread = [
+        ranks_missed(values, quantiles.draw_quantiles(grid, part, levels, eta, 1, bits), levels)
+        for _ in range(20)
+    ]
+    typical = np.median(spread, axis=0)
+    leaves, root = typical[0::2], typical[7]
+    assert leaves.mean() > root  # a leaf's error has its ancestors' in it
+
+
 @pytest.mark.parametrize("level", [0.1, 0.5])
 @pytest.mark.parametrize("size", [0, 20, 900])
 def test_an_interval_covers_the_quantile(level: float, size: int) -> None:

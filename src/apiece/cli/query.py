@@ -514,10 +514,12 @@ def _format_answer(answer: Json, *, charged: bool) -> list[str]:
     if charged:
         left_out += ", and people whose account is missing or has too little left"
     has_numbers = any(set(group) & FIELDS for group in answer["groups"])
+    has_margins = any("  at most " in line for line in lines)
+    what = "intervals and margins" if has_margins else "intervals"
     return [
         *lines,
         _describe_counting(answer["counted"], answer["rows_per_person"]),
-        *([f"intervals: {answer['confidence']:.0%}, for the noise alone"] if has_numbers else []),
+        *([f"{what}: {answer['confidence']:.0%}, for the noise alone"] if has_numbers else []),
         f"left out: {left_out}",
         f"guarantee: {answer['guarantee']}",
     ]

@@ -20,7 +20,7 @@ from apiece._types import Floats
 from apiece.errors import InputError
 from apiece.queries.estimates import estimate
 from apiece.queries.parts import Part
-from apiece.queries.quantiles import CONFIDENCE, count_draws, rank_margin
+from apiece.queries.quantiles import CONFIDENCE, count_draws, level_margins, rank_margin
 from apiece.queries.question import MOMENTS, Question, list_moments
 
 # Statistics whose intervals are as wide whatever the rows are.
@@ -99,11 +99,15 @@ def _forecast_quantile(part: Part, rows: int) -> float:
     grid = question.grid
     assert grid is not None
     (measure,) = question.measures
-    draws = count_draws(question.query)
-    level = question.query.numbers[0]
+    levels = question.query.numbers
     # Made-up rows are even between the bounds: a share of the rows is as large a share of the
     # range.
-    margin = rank_margin(grid, level, part.epsilon / draws, question.rows, CONFIDENCE)
+    if question.query.aggregate == "interval":
+        share = part.epsilon / count_draws(question.query)
+        margin = rank_margin(grid, levels[0], share, question.rows, CONFIDENCE)
+    else:
+        # Of several levels the one that may be missed by most.
+        margin = max(level_margins(grid, levels, part.epsilon, question.rows, CONFIDENCE))
     width = measure.high - measure.low
     return min(margin / rows, 1.0) * width
 

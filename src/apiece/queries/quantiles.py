@@ -434,13 +434,48 @@ def draw_interval(
     return low, min(max(low, middle), high), high
 
 
-def rank_margin(grid: Grid, level: float, eta: float, rows: int, confidence: float) -> float:
+def rank_margin(
+    grid: Grid, level: float, eta: float, rows: int, confidence: float, slices: int = 1
+) -> float:
     """Return how many rows at most lie between a drawn point and the quantile, with confidence."""
     # Some point is the quantile's, with score 0; those that miss it by more than t have less than
-    # e^(−η·t/2Δ) of all the prior.
+    # e^(−η·t/2Δ) of all the prior. Of a point in slices, one slice at least has score 0.
     sensitivity = rows * max(level, 1 - level) * (1 + 2.0**-LEVEL_BITS)
-    nats = -math.log(grid.lowest_share) - math.log(1 - confidence)
+    nats = -math.log(grid.lowest_share) - math.log(1 - confidence) + math.log(slices)
     return 2 * sensitivity / eta * nats
+
+
+def level_margins(
+    grid: Grid, levels: Sequence[float], eta: float, rows: int, confidence: float
+) -> list[float]:
+    """Return how many rows at most lie between each drawn point and its quantile.
+
+    All hold together with the confidence, on every table. The levels are drawn as a tree, as by
+    `draw_quantiles`, and `eta` is the range of the loss in all draws.
+    """
+    # A draw between two points aims at a rank that lies between theirs in the right proportion, so
+    # that it is off by at most the larger of their errors, and misses its aim by its own margin.
+    # The errors of the draws add up. A point that divides the rows does so within one row of what
+    # it covers.
+    share = eta / len(levels).bit_length() * (1 - _SHARE_SLACK)
+    own_confidence = 1 - (1 - confidence) / len(levels)
+    margins = [0.0] * len(levels)
+
+    def add_margins(begin: int, end: int, low: float, high: float, off: float) -> None:
+        """Set the margins from `begin` to `end`, between two points that are off by `off`."""
+        if begin == end:
+            return
+        middle = (begin + end) // 2
+        level = (levels[middle] - low) / (high - low)
+        slices = 1 if end - begin == 1 else SLICES
+        own = rank_margin(grid, level, share, rows, own_confidence, slices)
+        margins[middle] = off + own
+        below = off + own + 1
+        add_margins(begin, middle, low, levels[middle], below)
+        add_margins(middle + 1, end, levels[middle], high, below)
+
+    add_margins(0, len(levels), 0.0, 1.0, 0.0)
+    return margins
 
 
 def describe_group(
@@ -462,12 +497,15 @@ def describe_group(
         low, point, high = map(grid.value, ends)
         return {"estimate": point, "interval": [low, high], "resolution": grid.step}
     values = [grid.value(p) for p in draw_quantiles(grid, segment, levels, eta, rows, bits)]
+    margins = level_margins(grid, levels, eta, rows, CONFIDENCE)
     if len(levels) == 1:
-        margin = rank_margin(grid, levels[0], eta, rows, CONFIDENCE)
-        group = {"estimate": values[0], "resolution": grid.step, "rank_margin": margin}
+        group = {"estimate": values[0], "resolution": grid.step, "rank_margin": margins[0]}
         # In SQL min and max are quantiles too, and which ones is said.
         return group | {"level": levels[0]} if query.is_sql else group
     # Every digit of a level is in its name: two levels that agree in six digits are two.
     names = map(lossless, levels)
-    estimates = [{"estimate": value} for value in values]
+    estimates = [
+        {"estimate": value, "rank_margin": margin}
+        for value, margin in zip(values, margins, strict=True)
+    ]
     return {"quantiles": dict(zip(names, estimates, strict=True)), "resolution": grid.step}

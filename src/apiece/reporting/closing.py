@@ -165,6 +165,8 @@ def findings_text(findings: Findings) -> str:
             f"  {watched.group}: {watched.claim} {verdict}: evidence {watched.evidence:.4g} "
             f"after {watched.samples:,} of at most {watched.most:,} pairs"
         )
+    if findings.watched:
+        lines.append("  Evidence of x or more comes once in x audits at most, if the claim holds.")
     lines += [
         f"  {name}: epsilon >= {bound.epsilon:.4g} at delta = {bound.delta:g} with "
         f"{bound.confidence:.4g} confidence ({bound.basis})"
