@@ -34,7 +34,7 @@ RECIPE = LanguageRecipe()
 # Name, ε and share of the authors' budgets.
 GROUPS = (("strict", 1.0, 0.34), ("medium", 3.0, 0.43), ("weak", 8.0, 0.23))
 DELTA = 1e-4
-SEEDS = 1
+SEEDS = 3
 # Authors who take no part, and those by whose loss step sizes are chosen.
 TEST_AUTHORS = 100
 TRIAL_AUTHORS = 75
@@ -468,6 +468,6 @@ EXPERIMENT = Experiment(
         "without what stood before them. They have no noise, and no ε covers them."
     ),
     needs=("spam-assassin",),
-    open="further seeds, step sizes between and above those that were tried, more authors",
+    open="step sizes between and above those that were tried, more authors",
     seeds=SEEDS,
 )
