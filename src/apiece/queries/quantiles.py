@@ -457,6 +457,8 @@ def level_margins(
     # that it is off by at most the larger of their errors, and misses its aim by its own margin.
     # The errors of the draws add up. A point that divides the rows does so within one row of what
     # it covers.
+    if len(levels) == 1:
+        return [rank_margin(grid, levels[0], eta, rows, confidence)]
     share = eta / len(levels).bit_length() * (1 - _SHARE_SLACK)
     own_confidence = 1 - (1 - confidence) / len(levels)
     margins = [0.0] * len(levels)
