@@ -160,7 +160,10 @@ def restore_ledger(
     # The backup has to hold every entry that any of these knows.
     digests = heads.read(whole=True).digests
     if head is not None and digests.setdefault(head.number, head.digest) != head.digest:
-        raise StateError(f"head {head.number}: another digest of that entry is kept")
+        raise StateError(
+            f"head {head.number}: the head file has another digest for that entry; "
+            "one of the two is of another history: find out which was changed"
+        )
     if not digests:
         raise InputError(
             f"ledger {path}: no head file and no anchor is there, so nothing says whether this "

@@ -176,7 +176,10 @@ class LedgerStore:
         # All that is known of the ledger must agree before the database is asked.
         for known in (None if seen is None else seen.head, head):
             if known is not None and digests.setdefault(*known) != known.digest:
-                raise StateError(f"head {known.number}: another digest of that entry is kept")
+                raise StateError(
+                    f"head {known.number}: the head file has another digest for that entry; "
+                    "one of the two is of another history: find out which was changed"
+                )
         lost_file = None
         if not heads.beside and self._anchor.beside is not None:
             lost_file = self._anchor.beside.label
