@@ -173,6 +173,7 @@ def test_pairs_are_read_until_a_claim_breaks(tmp_path: Path) -> None:
     broken = call(audit_command, *given, "--epsilon", "1")
     assert "all: (1, 1e-05)-DP is broken: evidence" in broken
     assert "of at most 200 pairs" in broken
+    assert "Evidence of x or more comes once in x audits at most" in broken
     assert "Verdict: what is claimed of all is broken" in broken
     assert "no claim is refuted" in call(audit_command, *given, "--epsilon", "30")
     budgets = Budgets.from_groups([("a", 1.0, 0.5), ("b", 3.0, 0.5)], 40, 1e-5)
