@@ -3,12 +3,12 @@
     python -m research.benchmarks.pairs --out research/results/pairs.json
 
 Needs the environment of explainable.py. Each table has four pairs, named by the matter and no
-glance at its rows. At each ε every pair is tried alone, and the two best together, with 4 and 8
+glance at its rows. At ε = 1 every pair is tried alone, and the two best together, with 4 and 8
 knots for their numbers, on a fifth of the training rows, averaged over two seeds; the setting with
 the smallest log loss is taken (which is not private). `chosen` tells whether it was better there
-than no pair. Then three models are fitted to all training rows of each split and seed: without
-pairs, with the knots of the setting alone, and with its pairs. `difference` has mean and 95 %
-interval (Student's t) of the paired differences of the last and each other.
+than no pair. Then, at each ε, three models are fitted to all training rows of each split and seed:
+without pairs, with the knots of the setting alone, and with its pairs. `difference` has mean and
+95 % interval (Student's t) of the paired differences of the last and each other.
 """
 
 import argparse
@@ -34,6 +34,8 @@ from research.benchmarks.explainable import (
     split_rows,
 )
 
+# Where pairs are chosen.
+CHOSEN_AT = 1.0
 KNOTS = (4, 8)
 PAIRS = {
     "adult": [
@@ -87,49 +89,53 @@ def fit(data, rows, tested, epsilon, seed, setting, model):
     return score(y[tested], estimator.predict_proba(table[tested])[:, 1])
 
 
-def try_setting(data, trained, epsilon, setting, model="with pairs"):
+def try_setting(data, trained, setting, model="with pairs"):
     """Return a setting's mean log loss on held-out fifths of the training rows."""
     losses = []
     for seed in range(TUNING_SEEDS):
         held = trained & (np.random.default_rng(1000 + seed).random(len(trained)) < HELD)
-        scores = fit(data, trained & ~held, held, epsilon, 100 + seed, setting, model)
+        scores = fit(data, trained & ~held, held, CHOSEN_AT, 100 + seed, setting, model)
         losses.append(scores["log_loss"])
     return float(np.mean(losses))
 
 
-def choose(name, data, trained, epsilon):
+def choose(name, data, trained):
     """Return the best setting, its log loss on held-out rows, and that without pairs."""
     losses = {}
     for knots in KNOTS:
         for pair in PAIRS[name]:
             setting = ((pair,), knots)
-            losses[setting] = try_setting(data, trained, epsilon, setting)
+            losses[setting] = try_setting(data, trained, setting)
     (best,), knots = min(losses, key=losses.__getitem__)
     others = {pair: losses[(pair,), knots] for pair in PAIRS[name] if pair != best}
     both = ((best, min(others, key=others.__getitem__)), knots)
-    losses[both] = try_setting(data, trained, epsilon, both)
+    losses[both] = try_setting(data, trained, both)
     setting = min(losses, key=losses.__getitem__)
-    return setting, losses[setting], try_setting(data, trained, epsilon, setting, "without")
+    return setting, losses[setting], try_setting(data, trained, setting, "without")
 
 
 def measure(name, seeds):
     table, y, columns, split = TABLES[name]()
     data = (table.reset_index(drop=True), y, columns)
-    found = {"rows": len(y), "tried": [list(pair) for pair in PAIRS[name]]}
+    setting, loss, loss_without = choose(name, data, split_rows(split, len(y), 0))
+    found = {
+        "rows": len(y),
+        "tried": [list(pair) for pair in PAIRS[name]],
+        "chosen": {
+            "pairs": [list(pair) for pair in setting[0]],
+            "knots": setting[1],
+            "held-out log loss": loss,
+            "held-out log loss without": loss_without,
+        },
+    }
+    print(name, json.dumps(found["chosen"]), flush=True)
     for epsilon in EPSILONS:
-        setting, loss, loss_without = choose(name, data, split_rows(split, len(y), 0), epsilon)
         runs = {model: [] for model in MODELS}
         for seed in range(seeds):
             rows = split_rows(split, len(y), seed)
             for model in MODELS:
                 runs[model].append(fit(data, rows, ~rows, epsilon, seed, setting, model))
         found[f"epsilon {epsilon:g}"] = {
-            "chosen": {
-                "pairs": [list(pair) for pair in setting[0]],
-                "knots": setting[1],
-                "held-out log loss": loss,
-                "held-out log loss without": loss_without,
-            },
             "mean": {
                 model: {metric: float(np.mean([run[metric] for run in part])) for metric in METRICS}
                 for model, part in runs.items()
