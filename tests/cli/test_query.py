@@ -54,6 +54,20 @@ def test_group_by_with_a_ledger(
     assert "guarantee: (2, 1e-06)-DP" in text
 
 
+@pytest.mark.parametrize("question", ["count()", "median(income)", "histogram(income, 2)"])
+def test_a_column_may_be_called_level(
+    question: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "people.csv"
+    table.write_text("id,level,income\n" + "".join(f"{i},{'xy'[i % 2]},5\n" for i in range(60)))
+    flags = ["--person", "id", "--rows-per-person", "1", "--bounds", "income=0:9"]
+    words = ["query", str(table), f"{question} by level", *flags, "--values", "level=x,y", *COST]
+    assert run(words) == 0
+    text = capsys.readouterr().out
+    assert "level=x" in text
+    assert "level=y" in text
+
+
 @pytest.mark.parametrize("spent", [["--epsilon", "0.3", "--delta", "1e-6"], COST])
 def test_the_cost_is_told_of_no_row_and_no_account(
     spent: list[str], capsys: pytest.CaptureFixture[str]

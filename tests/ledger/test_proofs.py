@@ -125,11 +125,22 @@ def test_receipts_of_all_kinds_of_people_hold(ledger: Ledger) -> None:
     assert json.loads(ledger.prove(4, second)["account"]["text"])[6] == 1
     with pytest.raises(DataError, match="no account then"):
         ledger.prove(PEOPLE, first)
-    for odd in ({}, {**first, "root": "00" * 32}, {**first, "size": first["size"] - 1}):
+    sizes = (-1, 0, first["size"] - 1, first["size"] + 1, 10**30)
+    for odd in ({}, {**first, "root": "00" * 32}, *({**first, "size": size} for size in sizes)):
         with refused(InputError, "head"):
             ledger.prove(3, odd)
     with refused(InputError, "since"):
         ledger.publish(since={**first, "root": "00" * 32})
+
+
+def test_a_head_from_before_anybody_had_an_account(tmp_path: Path) -> None:
+    ledger = Ledger.open(f"{tmp_path}/p.db")
+    head = ledger.publish()
+    ledger.enroll([1], 1.0, 1e-6)
+    with pytest.raises(DataError, match="no account then"):
+        ledger.prove(1, head)
+    later = ledger.publish(since=head)
+    assert check_receipt(ledger.prove(1, later), later) == []
 
 
 def test_an_account_of_periods_is_proved_by_period(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -217,6 +218,52 @@ def test_margins_add_up_and_are_nearer_to_the_truth() -> None:
                 (g["estimate"] - truth.get((g["a"], g["b"]), 0)) ** 2 for g in answer.groups
             )
     assert errors[1] < 0.7 * errors[0]
+
+
+def test_answers_are_made_consistent_in_whichever_order() -> None:
+    """Where a column has one value, the finer answer has as many groups as the coarser one."""
+    schema = Schema(
+        {"g": Categorical(["a"]), "level": Categorical(["x", "y"])}, person="id", rows_per_person=1
+    )
+    frame = pd.DataFrame({"id": range(900), "g": "a", "level": ["x", "y", "y"] * 300})
+    session = Session(frame, schema, seed=1)
+    texts = ("count()", "count() by g", "count() by level", "count() by g, level")
+    answers = [session.ask(text, epsilon=1.0, delta=0.0) for text in texts]
+    for order in itertools.permutations(answers):
+        adjusted = order[0].consistent(*order[1:])
+        totals = [sum(group["estimate"] for group in answer.groups) for answer in adjusted]
+        assert totals == pytest.approx([900.0] * 4, abs=30.0)
+        assert max(totals) - min(totals) < 1e-6
+
+
+@pytest.mark.parametrize("text", ["count() by level", "median(x) by level"])
+def test_a_table_has_a_column_called_level(text: str) -> None:
+    schema = Schema(
+        {"level": Categorical(["x", "y"]), "x": Numeric(0, 9)}, person="id", rows_per_person=1
+    )
+    frame = pd.DataFrame({"id": range(90), "level": ["x", "y", "y"] * 30, "x": 3})
+    answer = Session(frame, schema, seed=1).ask(text, epsilon=1.0, delta=0.0)
+    assert answer.frame().columns.tolist() == ["level", "estimate", "low", "high"]
+    assert answer.frame()["level"].tolist() == ["x", "y"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("low", "count() by low"),
+        ("part", "histogram(x, 2) by part"),
+        ("statistic", "SELECT statistic, count(*), sum(x) FROM t GROUP BY statistic"),
+    ],
+)
+def test_a_table_never_loses_a_group(name: str, text: str) -> None:
+    schema = Schema(
+        {name: Categorical(["x", "y"]), "x": Numeric(0, 9)}, person="id", rows_per_person=1
+    )
+    frame = pd.DataFrame({"id": range(90), name: ["x", "y", "y"] * 30, "x": 3})
+    answer = Session(frame, schema, seed=1).ask(text, epsilon=1.0, delta=0.0)
+    assert [group[name] for group in answer.groups] == ["x", "y"]
+    with pytest.raises(InputError, match=f"column '{name}' of its own"):
+        answer.frame()
 
 
 def test_what_cannot_be_made_consistent_is_refused() -> None:

@@ -383,6 +383,27 @@ def test_conditions_that_differ_in_a_late_digit_are_two() -> None:
     assert statistics["high"]["estimate"] == pytest.approx(0, abs=1)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'SELECT avg("a + b"), avg(a + b) AS e FROM t',
+        'SELECT avg(a + b) AS e, avg("a + b") FROM t',
+        'SELECT floor(a / 5), avg("floor(a / 5)") FROM t GROUP BY floor(a / 5)',
+    ],
+)
+def test_a_column_that_is_called_as_an_expression_is_another(text: str) -> None:
+    bounds = Numeric(0, 100)
+    names = ("a", "b", "a + b", "floor(a / 5)")
+    schema = Schema(dict.fromkeys(names, bounds), person="id", rows_per_person=1)
+    frame = pd.DataFrame({"id": range(500), **dict(zip(names, (1, 2, 50, 70), strict=True))})
+    session = Session(frame, schema, seed=2)
+    with pytest.raises(InputError, match="written alike"):
+        session.ask(text, epsilon=10.0, delta=1e-6)
+    for single, mean in (("a + b", 3), ('"a + b"', 50)):
+        answer = session.ask(f"SELECT avg({single}) FROM t", epsilon=100.0, delta=1e-6)
+        assert answer.groups[0]["estimate"] == pytest.approx(mean, abs=1)
+
+
 def test_the_interval_of_a_ratio_covers() -> None:
     frame = pd.DataFrame(
         {"id": range(600), "x": 4.0, "y": 1.0, "town": "A", "ill": [True, False] * 300}

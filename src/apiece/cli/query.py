@@ -314,7 +314,8 @@ def _show_answer(document: Json, figure: Path | None, *, as_json: bool, charged:
         from apiece.reporting import save
         from apiece.reporting.plots import intervals
 
-        save(intervals(make_rows(document["groups"], rounded=False)), figure)
+        rows = make_rows(document["groups"], document["query"], rounded=False)
+        save(intervals(rows), figure)
     emit(as_json, document, _format_answer(document, charged=charged))
 
 
@@ -497,6 +498,7 @@ def _format_widths(cost: QueryCost) -> list[str]:
 
 def _format_answer(answer: Json, *, charged: bool) -> list[str]:
     """Return the lines of an answer; charged: whether a ledger pays for it."""
+    from apiece.queries.adjusting import labels_of
     from apiece.queries.fields import FIELDS
 
     lines = []
@@ -505,9 +507,10 @@ def _format_answer(answer: Json, *, charged: bool) -> list[str]:
             # A value that was found.
             lines.append("  ".join(f"{name}={value}" for name, value in group.items()))
             continue
-        names = [name for name in group if name not in FIELDS and name != "level"]
-        labels = [f"{name}={group[name]}" for name in names]
-        for name, estimate in _list_statistics(group):
+        labels_of_group = labels_of(group, answer["query"])
+        labels = [f"{name}={value}" for name, value in labels_of_group.items()]
+        numbers = {name: part for name, part in group.items() if name not in labels_of_group}
+        for name, estimate in _list_statistics(numbers):
             words = [*labels, name] if name else labels
             lines.append("  ".join([*words, _format_estimate(estimate)]))
     left_out = "cells that are not of their declared kind"

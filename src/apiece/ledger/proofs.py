@@ -56,7 +56,12 @@ def build_levels(leaves: Sequence[bytes]) -> list[list[bytes]]:
 
 def compute_root(leaves: Sequence[bytes]) -> bytes:
     """Return the Merkle tree hash of hashed leaves (RFC 6962, 2.1)."""
-    return build_levels(leaves)[-1][0] if leaves else hashlib.sha256().digest()
+    return _find_root(build_levels(leaves))
+
+
+def _find_root(levels: Sequence[Sequence[bytes]]) -> bytes:
+    # A tree without leaves has the hash of nothing.
+    return levels[-1][0] if levels[-1] else hashlib.sha256().digest()
 
 
 def prove_inclusion(levels: Sequence[Sequence[bytes]], index: int) -> list[bytes]:
@@ -217,14 +222,17 @@ def prove_account(store: LedgerStore, reading: Reading, person: int | str, head:
     trail = store.trail
     connection = reading.connection
     size = head["size"]
-    texts = list(trail.list_leaves(connection))[:size]
+    texts = list(trail.list_leaves(connection))
+    foreign = InputError("head: is not this ledger's; publish one with `apiece ledger head`")
+    if not 0 < size <= len(texts):
+        raise foreign
     people = list(_list_account_leaves(trail, connection, size))
-    entry_levels = build_levels([hash_leaf(text) for text in texts])
+    entry_levels = build_levels([hash_leaf(text) for text in texts[:size]])
     account_levels = build_levels([hash_leaf(leaf) for leaf in people])
-    roots = (entry_levels[-1][0].hex(), account_levels[-1][0].hex())
+    roots = (_find_root(entry_levels).hex(), _find_root(account_levels).hex())
     # A head that is not this ledger's would prove nothing, and its size is the caller's word.
     if roots != (head["root"], head["accounts"]):
-        raise InputError("head: is not this ledger's; publish one with `apiece ledger head`")
+        raise foreign
     place = int(store.directory(reading).require_places(codec.normalize_ids([person]))[0])
     if place >= len(people):
         raise DataError(f"head: person {person!r} had no account then; take a later head")

@@ -16,6 +16,7 @@ import numpy as np
 from apiece._types import Floats, Json
 from apiece.errors import InputError
 from apiece.queries.fields import FIELDS
+from apiece.queries.sql import is_sql
 
 # Numbers of all answers together that are made consistent, at most.
 CELLS: Final = 5000
@@ -41,25 +42,27 @@ def _list_parts(numbers: Json) -> list[tuple[str, Json]]:
     return [("", numbers)] if parts is None else list(parts.items())
 
 
-def labels_of(group: Json) -> Json:
-    """Return a group's own values, without its numbers."""
-    # A level is a part of an estimate, and no value of a group.
-    parts = {*FIELDS, "level"}
+def labels_of(group: Json, query: str) -> Json:
+    """Return the own values of a group in an answer to a query, without its numbers."""
+    # In SQL the level of a quantile is a part of its estimate, and no column has that name. The
+    # short language says no level, and may group by a column of that name.
+    parts = {*FIELDS, "level"} if is_sql(query) else FIELDS
     return {name: value for name, value in group.items() if name not in parts}
 
 
-def make_rows(groups: Sequence[Json], *, rounded: bool) -> list[Json]:
+def make_rows(groups: Sequence[Json], query: str, *, rounded: bool) -> list[Json]:
     """Return one row a number: the group's values, its statistic and part, estimate, low, high.
 
-    A value that was found has no number, and its row no more than the value.
+    A value that was found has no number, and its row no more than the value. Raises `InputError`
+    where a grouping column has the name of another column of the row.
     """
     rows = []
     for group in groups:
         if not FIELDS & group.keys():
-            rows.append(labels_of(group))
+            rows.append(labels_of(group, query))
             continue
         for statistic, part, estimate in list_rows(group):
-            row = labels_of(group)
+            row: Json = {}
             if statistic:
                 row["statistic"] = statistic
             if part:
@@ -70,7 +73,15 @@ def make_rows(groups: Sequence[Json], *, rounded: bool) -> list[Json]:
             if rounded:
                 numbers = round_estimate(*numbers)
             row |= dict(zip(("estimate", "low", "high"), numbers, strict=True))
-            rows.append(row)
+            labels = labels_of(group, query)
+            # One of the two would be lost.
+            clash = labels.keys() & row.keys()
+            if clash:
+                raise InputError(
+                    f"answer: its table has a column {min(clash)!r} of its own; read the groups, "
+                    "or ask in SQL, where AS gives the column another name"
+                )
+            rows.append(labels | row)
     return rows
 
 
@@ -104,16 +115,17 @@ def make_consistent(answers: Sequence[tuple[str, list[Json]]]) -> list[list[Json
     Raises:
         InputError: For an answer of other numbers, or grouping columns that the finest lacks.
     """
-    # The answer with the most groups; that it has all columns is checked group by group.
-    _, finest = max(answers, key=lambda answer: len(answer[1]))
-    cells = [labels_of(group) for group in finest]
+    # The answer with the most columns; that it has all of them is checked group by group. Another
+    # one may have as many groups, where a column has one value.
+    question, finest = max(answers, key=lambda answer: len(labels_of(answer[1][0], answer[0])))
+    cells = [labels_of(group, question) for group in finest]
     # One equation for each number of each answer: the sum of the finest groups that are in its
     # group is the number, both multiplied by 1 over the half width of its interval.
     rows: list[Floats] = []
     targets: list[float] = []
     for query, numbers in answers:
         for group in numbers:
-            labels = labels_of(group)
+            labels = labels_of(group, query)
             if not set(labels) <= set(cells[0]):
                 extra = sorted(set(labels) - set(cells[0]))
                 raise InputError(
@@ -128,10 +140,10 @@ def make_consistent(answers: Sequence[tuple[str, list[Json]]]) -> list[list[Json
         raise InputError(f"consistent: {len(rows)} numbers; give at most {CELLS} in all")
     solution = _solve_nonnegative(np.array(rows), np.array(targets))
     adjusted = []
-    for _, numbers in answers:
+    for query, numbers in answers:
         groups = []
         for group in numbers:
-            labels = labels_of(group)
+            labels = labels_of(group, query)
             # Every number becomes the sum of its finest cells, so that all answers agree.
             total = sum(
                 value

@@ -136,7 +136,7 @@ class Answer:
             statistic has several numbers, "estimate", "low" and "high" (NaN without an interval).
 
         Raises:
-            InputError: For another library.
+            InputError: For another library, and a grouping column with the name of a column above.
             NotInstalledError: Where polars is not installed.
 
         Example:
@@ -148,7 +148,7 @@ class Answer:
             >>> answer.frame().columns.tolist()
             ['estimate', 'low', 'high']
         """
-        rows = make_rows(self.groups, rounded=rounded)
+        rows = make_rows(self.groups, self.query, rounded=rounded)
         if library not in ("pandas", "polars"):
             raise unknown("library", library, ["pandas", "polars"])
         if library == "pandas":

@@ -262,6 +262,8 @@ class _Reader:
         self.joins: dict[str, tuple[Join, bool]] = {}
         # The people's table.
         self.table = ""
+        # Name of a column of a query → the one expression that has it.
+        self.names: dict[str, Expression] = {}
         # Formulas, expressions and conditions that are open, together: the depth of recursion.
         self.depth = 0
 
@@ -406,7 +408,7 @@ class _Reader:
         if _class_of(node) == "Star":
             raise self.refuse(node)
         expression = self.read_expression(node)
-        name = _name_of(expression)
+        name = self._name_column(expression)
         query = ParsedQuery(
             aggregate="discover",
             columns=(name,),
@@ -597,7 +599,7 @@ class _Reader:
             if _has_aggregate(target):
                 raise self.refuse(target, "group by a column or an expression of the row")
             expression = self.read_expression(target)
-            name = _name_of(expression)
+            name = self._name_column(expression)
             if name in grouped:
                 raise InputError(f"query: GROUP BY has {name!r} twice; give it once")
             grouped[name] = expression
@@ -625,13 +627,24 @@ class _Reader:
             return None
         if _class_of(node) == "Star":
             raise self.refuse(node)
-        name = _name_of(self.read_expression(node))
+        name = self._name_column(self.read_expression(node))
         if name in grouped:
             return name
         raise InputError(
             f"query: SELECT {name}: neither a statistic nor in GROUP BY (rows are never shown); "
             f"add GROUP BY {name}, or a statistic of it, as avg({name})"
         )
+
+    def _name_column(self, expression: Expression) -> str:
+        """Return the name of a column of a query: of a plain one its own, else its text."""
+        name = write(expression)
+        # A declared column may be called as an expression is written, and names tell columns apart.
+        if self.names.setdefault(name, expression) != expression:
+            raise InputError(
+                f"query: {name}: a column and an expression are written alike; ask for each in a "
+                "question of its own"
+            )
+        return name
 
     def _read_statistic(
         self,
@@ -660,7 +673,7 @@ class _Reader:
         derived = {name: value for name, value in grouped.items() if _is_derived(value)}
         columns = []
         for argument in aggregate.arguments:
-            name = _name_of(argument)
+            name = self._name_column(argument)
             columns.append(name)
             if _is_derived(argument):
                 derived[name] = argument
@@ -1175,7 +1188,7 @@ class _Reader:
                 f"query: {_label_of(query)} is not selected; add it to SELECT, so that it is "
                 "answered once"
             )
-        name = _name_of(self.read_expression(target))
+        name = self._name_column(self.read_expression(target))
         if name in statement.group_labels:
             return statement.group_labels[name]
         raise InputError(f"query: {name} is neither selected nor in GROUP BY; add it to SELECT")
@@ -1347,11 +1360,6 @@ def _has_aggregate(node: Any) -> bool:
 
 def _is_derived(expression: Expression) -> bool:
     return not isinstance(expression, Cell)
-
-
-def _name_of(expression: Expression) -> str:
-    """Return the name of a column of a query: of a plain one its own, else its text."""
-    return write(expression)
 
 
 # Aggregate → its name in SQL, for labels.

@@ -27,12 +27,12 @@ def describe_answer(answer: Answer) -> Json:
     from apiece.queries.adjusting import make_rows
     from apiece.reporting.figures import estimates
 
-    numbers = make_rows(answer.groups, rounded=True)
+    numbers = make_rows(answer.groups, answer.query, rounded=True)
     head = list(dict.fromkeys(name for row in numbers for name in row))
     if not _has_intervals(numbers):
         head = [name for name in head if name not in ("low", "high")]
     panels: dict[str, list[Json]] = {}
-    for row in make_rows(answer.groups, rounded=False):
+    for row in make_rows(answer.groups, answer.query, rounded=False):
         # Values that were found have no numbers.
         if "estimate" in row:
             panels.setdefault(str(row.get("statistic", "")), []).append(row)
