@@ -224,13 +224,14 @@ def prove_account(store: LedgerStore, reading: Reading, person: int | str, head:
     size = head["size"]
     texts = list(trail.list_leaves(connection))
     foreign = InputError("head: is not this ledger's; publish one with `apiece ledger head`")
+    # The size is the caller's word.
     if not 0 < size <= len(texts):
         raise foreign
     people = list(_list_account_leaves(trail, connection, size))
     entry_levels = build_levels([hash_leaf(text) for text in texts[:size]])
     account_levels = build_levels([hash_leaf(leaf) for leaf in people])
     roots = (_find_root(entry_levels).hex(), _find_root(account_levels).hex())
-    # A head that is not this ledger's would prove nothing, and its size is the caller's word.
+    # A head that is not this ledger's would prove nothing.
     if roots != (head["root"], head["accounts"]):
         raise foreign
     place = int(store.directory(reading).require_places(codec.normalize_ids([person]))[0])
