@@ -130,3 +130,24 @@ def test_fields_of_a_frozen_value_are_replaced_by_what_their_checks_return() -> 
     assert [type(made.first), type(made.second)] == [float, int]
     with refused(InputError, "second", 0):
         Pair(1.0, 0)
+
+
+def test_what_nobody_can_write_is_frozen_as_it_is() -> None:
+    owned = np.arange(3.0)
+    owned.flags.writeable = False
+    repeated = np.broadcast_to(owned, (1000, 3))
+    for array in (owned, owned[1:], repeated):
+        assert _check.freeze(array) is array
+
+
+def test_what_somebody_could_write_is_frozen_as_a_copy() -> None:
+    owned = np.arange(3.0)
+    view = owned[:]
+    view.flags.writeable = False
+    of_bytes = np.frombuffer(bytearray(24))
+    of_bytes.flags.writeable = False
+    for array in (owned, view, view[1:], of_bytes):
+        frozen = _check.freeze(array)
+        assert not frozen.flags.writeable
+        assert not np.shares_memory(frozen, array)
+        assert frozen.tolist() == array.tolist()

@@ -101,6 +101,20 @@ def numbers(
         raise error(f"{name}: not numbers; give {give}") from None
 
 
+def freeze(array: AnyArray) -> AnyArray:
+    """Return an array that nobody can write: itself where that is so, else a read-only copy."""
+    # A view may be read-only while the memory that it shows is not.
+    owner: Any = array
+    while isinstance(owner, np.ndarray) and not owner.flags.writeable:
+        owner = owner.base
+    # Down to memory of NumPy's own; that of other libraries may be written there.
+    if owner is None:
+        return array
+    copy = array.copy()
+    copy.flags.writeable = False
+    return copy
+
+
 def finite_array(name: str, values: object) -> Floats:
     """Return `values` as a read-only float array without NaN and infinity."""
     return _check_array(name, values, "(-inf, inf)", np.isfinite, InputError)

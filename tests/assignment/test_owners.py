@@ -1,5 +1,7 @@
 """Plans of rows with several owners keep each owner's promise; one that forgets breaks it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -51,12 +53,37 @@ def test_a_plan_that_counts_one_row_only_is_caught() -> None:
     assert (found.epsilon_spent / found.epsilon).max() > 1.2
 
 
+def test_who_spends_nothing_is_aimed_at_as_before() -> None:
+    graph, budgets = world(2)
+    owned = assign_owned(graph, budgets, "scale", limit=2, **SETTINGS)
+    found = owned.verify()
+    spent = found.epsilon.copy()
+    spent[0] = 0.0
+    spent[1] *= 2
+    changed = replace(found, epsilon_spent=spent, kept=spent <= found.epsilon)
+    lowered = owned._lower_aims(np.ones(graph.ids.size), changed, 0)
+    kinds = owned._kinds.index
+    assert (lowered[kinds != 1] == 1).all()
+    assert (lowered[kinds == 1] < 1).all()
+
+
 def test_a_plan_for_other_rows_is_refused() -> None:
     graph, budgets = world(2)
     owned = assign_owned(graph, budgets, "scale", limit=2, **SETTINGS)
     for rows in (owned.rows[::-1], owned.rows[1:], owned.rows + 1):
         with pytest.raises(InputError, match="not the ids of the plan"):
             OwnedPlan(owned.plan, rows, graph, budgets)
+
+
+def test_who_holds_the_rows_cannot_change_them_in_the_plan() -> None:
+    graph, budgets = world(2)
+    owned = assign_owned(graph, budgets, "scale", limit=2, **SETTINGS)
+    rows = owned.rows.copy()
+    held = replace(owned, rows=rows)
+    rows[:] = 0
+    assert (held.rows == owned.rows).all()
+    with pytest.raises(ValueError, match="read-only"):
+        held.rows[0] = 1
 
 
 def test_limits_of_one_owner_each() -> None:

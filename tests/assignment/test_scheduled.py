@@ -9,8 +9,9 @@ import pytest
 from apiece import Budgets, Plan, Sample, Scale, Sequential, Uniform, assign
 from apiece.accounting import privacy_curve
 from apiece.assignment import schedule_noise
-from apiece.errors import InputError, UnsupportedError, VerificationError
+from apiece.errors import InfeasibleError, InputError, UnsupportedError, VerificationError
 from apiece.plan import Schedule
+from apiece.plan.parts import Stage
 from refusals import refused
 
 BUDGETS = Budgets.from_groups([("a", 1.0, 100), ("b", 2.0, 200), ("c", 4.0, 100)], 400, 1e-5)
@@ -103,3 +104,11 @@ def test_refuses() -> None:
         schedule_noise(
             assign(bounded, "uniform", steps=9, expected_batch_size=4, clip_norm=1.0), FALLING
         )
+
+
+def test_an_epsilon_that_no_noise_keeps_is_refused() -> None:
+    budgets = Budgets.from_groups([("a", 1e-6, 100), ("b", 2.0, 200)], 300, 1e-5)
+    stage = Stage(100, 30.0, 1.0, [0.1, 0.1], [1.0, 1.0])
+    # Rényi accounting states no ε as low as this at any noise.
+    with refused(InfeasibleError, "schedule_noise", 1e-6, 1e-5):
+        schedule_noise(Plan("own", 1.0, budgets.groups, (stage,), method="rdp"), FALLING)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from apiece.accounting import privacy_curve
-from apiece.audit import Claim, anytime_bound, sequential
+from apiece.audit import Claim, anytime, anytime_bound, sequential
 from apiece.audit.anytime import EProcess, _set_stakes, engine_rounds, project_rates, step_claims
 from apiece.budgets import Budgets
 from apiece.errors import DataError, InputError
@@ -192,3 +192,20 @@ def test_the_engine_keeps_its_claims() -> None:
     found = sequential(engine_rounds(PLAN, seed=1), step_claims(PLAN), max_samples=128)
     assert not found.rejected
     assert [each.group for each in found.watched] == ["low", "high"]
+
+
+def test_a_round_has_a_seed_for_each_of_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds = []
+
+    def release(_plan: Plan, _canary: int | None, seed: int) -> np.ndarray:
+        seeds.append(seed)
+        return np.zeros(1)
+
+    monkeypatch.setattr(anytime, "_release_steps", release)
+    size = 600
+    groups = Budgets(np.linspace(1, 2, size), 1e-5).groups
+    stage = Stage(9, size * 0.1, 1.0, np.full(size, 0.1), np.ones(size))
+    rounds = engine_rounds(Plan("audit", 1.0, groups, (stage, replace(stage))), seed=0)
+    for _ in range(2):
+        assert len(next(rounds)) == 2 * size
+    assert len(set(seeds)) == len(seeds) == 2 * 2 * (size + 1)

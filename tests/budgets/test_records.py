@@ -1,5 +1,6 @@
 """What each record asked for: checks at the door, groups, names."""
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -51,6 +52,18 @@ def test_arrays_are_read_only() -> None:
     frozen = Budgets(values, 1e-5)
     values[0] = 9.0
     assert frozen.epsilon[0] == 1.0
+
+
+@pytest.mark.parametrize("name", ["ids", "epsilon", "delta", "excess"])
+def test_who_holds_the_memory_of_a_column_cannot_change_a_consent(name: str) -> None:
+    consents = Budgets([1.0, 2.0], [1e-5, 1e-6], excess=[0.1, 0.2], ids=[3, 4]).consents
+    column = getattr(consents, name).copy()
+    view = column[:]
+    view.flags.writeable = False
+    held = dataclasses.replace(consents, **{name: view})
+    column[:] = 0
+    assert getattr(held, name).tolist() == getattr(consents, name).tolist()
+    assert getattr(dataclasses.replace(held), name) is getattr(held, name)
 
 
 def test_from_groups_shares_and_counts() -> None:

@@ -25,6 +25,20 @@ def test_json_comes_back(strategy: Banded | Buffered) -> None:
 
 
 @pytest.mark.parametrize(
+    ("strategy", "other"),
+    [
+        (Banded([1.0, 0.0]), Banded([1.0, -0.0])),
+        (Buffered([0.0], [0.5]), Buffered([-0.0], [0.5])),
+        (Buffered([0.5], [0.0]), Buffered([0.5], [-0.0])),
+    ],
+)
+def test_what_is_equal_has_one_hash(strategy: object, other: object) -> None:
+    assert strategy == other
+    assert hash(strategy) == hash(other)
+    assert len({strategy, other}) == 1
+
+
+@pytest.mark.parametrize(
     "document",
     [{}, {"bandit": {}}, {"banded": {"rows": [1.0]}}, {"banded": {}, "buffered": {}}],
 )

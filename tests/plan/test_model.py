@@ -309,3 +309,41 @@ def test_renamed_takes_one_name_a_group(plan: Plan) -> None:
     for names in (["low"], ["low", "middle", "high"], ["low", "low"]):
         with pytest.raises(BudgetError):
             plan.renamed(names)
+
+
+def test_renamed_changes_every_note_once(plan: Plan) -> None:
+    notes = (
+        "group strict: each record takes part in exactly 2 of 20 steps",
+        "group weak spends 90% of its epsilon, less than group strict (group weak, too)",
+        "a group strictest is none of its groups, and neither is a subgroup strict",
+    )
+    noted = dataclasses.replace(plan, notes=notes)
+    swapped = noted.renamed(["weak", "strict"])
+    assert swapped.notes == (
+        "group weak: each record takes part in exactly 2 of 20 steps",
+        "group strict spends 90% of its epsilon, less than group weak (group strict, too)",
+        notes[2],
+    )
+    assert swapped.renamed(["strict", "weak"]).notes == notes
+    assert noted.renamed([r"\1", "a+"]).notes[0].startswith(r"group \1: each")
+    one_begins_with_another = noted.renamed(["a", "a b"])
+    assert one_begins_with_another.renamed(["strict", "weak"]).notes == notes
+
+
+def test_notes_of_allocated_steps_follow_the_names() -> None:
+    allocated = assign(BUDGETS, Allocate(), steps=20, expected_batch_size=100, clip_norm=0.5)
+    renamed = allocated.renamed(["low", "high"])
+    assert any(note.startswith("group low: ") for note in renamed.notes)
+    assert not any(name in note for note in renamed.notes for name in ("strict", "weak"))
+
+
+def test_who_holds_the_memory_of_an_array_cannot_change_a_plan(plan: Plan) -> None:
+    bound = plan if isinstance(plan, BoundPlan) else plan.bind(BUDGETS)
+    index = bound.group_index.copy()
+    view = index[:]
+    view.flags.writeable = False
+    held = dataclasses.replace(bound, group_index=view)
+    index[:] = 1 - index
+    assert (held.group_index == bound.group_index).all()
+    # What nobody can write is held as it is: a plan has an entry a record.
+    assert dataclasses.replace(bound, group_index=held.group_index).group_index is held.group_index

@@ -53,3 +53,13 @@ def test_arrays_are_copies_that_nobody_writes() -> None:
     assert stage.sampling_probability[0] == 0
     with pytest.raises(ValueError, match="read-only"):
         stage.sampling_probability[0] = 0.9
+
+
+def test_a_view_that_is_read_only_is_copied_where_its_memory_is_not() -> None:
+    times = np.array([0, 1, 2])
+    view = times[:]
+    view.flags.writeable = False
+    stage = Stage(2, 1.0, 1.0, times / 2, CLIPS, times=view)
+    times[:] = 2
+    assert stage.times is not None
+    assert stage.times.tolist() == [0, 1, 2]

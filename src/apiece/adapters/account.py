@@ -11,12 +11,14 @@ import numpy as np
 from apiece._text import align_columns, rounded_up
 from apiece._types import Ids, Integers
 from apiece.accounting import privacy_curve
+from apiece.budgets import BudgetGroups
 from apiece.errors import StateError
 from apiece.mechanisms import Composed, Mechanism, Repeated
 from apiece.plan import BoundPlan, Plan
 
-# ε and δ that a record allows each fit.
-Budget = tuple[float, float]
+# ε and δ that a record allows each fit; then, of groups of one plan that have both alike, Δ̄, and
+# of those that have that alike as well the name. Otherwise these are 1 and "".
+Budget = tuple[float, float, float, str]
 
 # The (fit, group of its plan) pairs that a record was in, by the number of the fit.
 History = tuple[tuple[int, int], ...]
@@ -116,7 +118,7 @@ class Account:
                 who was in which.
         """
         histories = self._collect_histories()
-        # By ε and then δ: the strictest first.
+        # By ε, then δ, then Δ̄: the strictest first.
         budgets = sorted(histories)
         count = min(len(budgets), _MOST_GROUPS)
         # Spread evenly from the strictest to the loosest.
@@ -138,21 +140,21 @@ class Account:
             rows = _tabulate_groups(named)
         else:
             rows = self._tabulate_budgets()
+        budgets_by_fit = [_list_budgets(fit.plan.budget_groups) for fit in self._fits]
         histories: dict[Budget, list[History]] = {}
         for row in rows:
             # Only fits that a person was in; −1 stands for none.
             history = tuple((fit, group) for fit, group in enumerate(row) if group >= 0)
-            budget = self._find_budget(*history[0])
-            histories.setdefault(budget, []).append(history)
+            fit, group = history[0]
+            histories.setdefault(budgets_by_fit[fit][group], []).append(history)
         return histories
 
     def _tabulate_budgets(self) -> list[list[int]]:
         """Return one row a budget, which all fits must have: its group in each fit."""
-        groups_by_budget = []
-        for number, fit in enumerate(self._fits):
-            groups = range(len(fit.plan.budget_groups))
-            # Groups of one (ε, δ) share an entry, which is the last one's.
-            groups_by_budget.append({self._find_budget(number, group): group for group in groups})
+        groups_by_budget: list[dict[Budget, int]] = []
+        for fit in self._fits:
+            listed = _list_budgets(fit.plan.budget_groups)
+            groups_by_budget.append({budget: group for group, budget in enumerate(listed)})
         budgets = groups_by_budget[0].keys()
         if any(groups.keys() != budgets for groups in groups_by_budget):
             raise StateError(
@@ -161,11 +163,6 @@ class Account:
             )
         return [[groups[budget] for groups in groups_by_budget] for budget in budgets]
 
-    def _find_budget(self, fit: int, group: int) -> Budget:
-        """Return the budget of a group of a fit's plan."""
-        groups = self._fits[fit].plan.budget_groups
-        return float(groups.epsilon[group]), float(groups.delta[group])
-
     def _compute_spending(self, budget: Budget, histories: list[History]) -> Spending:
         """Return the most that a record of this budget spends in one of the histories."""
         fits = max(map(len, histories))
@@ -173,7 +170,7 @@ class Account:
             # One that holds them all spends no less than any of them.
             histories = [tuple(sorted({entry for history in histories for entry in history}))]
         fit, group = histories[0][0]
-        epsilon, delta = budget
+        epsilon, delta, _, _ = budget
         name = str(self._fits[fit].plan.budget_groups.name[group])
         epsilon_spent = max(self._compute_epsilon(history, delta) for history in histories)
         return Spending(name, epsilon, delta, fits, epsilon_spent)
@@ -228,6 +225,21 @@ class Account:
             "account: counts the fits of one process, and a copy elsewhere would miss some; leave "
             "n_jobs out, and set_params(account=None) before a model is saved"
         )
+
+
+def _list_budgets(groups: BudgetGroups) -> list[Budget]:
+    """Return the budget of each group of a plan, no two the same."""
+    bounds = np.ones(len(groups)) if groups.excess is None else groups.excess
+    pairs = list(zip(groups.epsilon.tolist(), groups.delta.tolist(), strict=True))
+    triples = list(zip(pairs, bounds.tolist(), strict=True))
+    with_pair = Counter(pairs)
+    with_triple = Counter(triples)
+    budgets: list[Budget] = []
+    for pair, bound, name in zip(pairs, bounds.tolist(), groups.name.tolist(), strict=True):
+        is_bound_needed = with_pair[pair] > 1
+        is_name_needed = with_triple[pair, bound] > 1
+        budgets.append((*pair, bound if is_bound_needed else 1.0, name if is_name_needed else ""))
+    return budgets
 
 
 def _tabulate_groups(fits: list[tuple[Ids, Integers]]) -> list[list[int]]:

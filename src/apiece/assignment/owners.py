@@ -11,6 +11,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
+from apiece import _check
 from apiece._types import Floats, Integers, Mask
 from apiece.accounting import privacy_curve
 from apiece.assignment.front import ATTEMPTS, make_plan
@@ -96,6 +97,7 @@ class OwnedPlan:
     budgets: Budgets = field(repr=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "rows", _check.freeze(np.asarray(self.rows)))
         if not np.array_equal(self.plan.ids, self.rows):
             raise InputError(
                 "rows: they are not the ids of the plan; make the plan for these rows, in order"
@@ -187,7 +189,9 @@ class OwnedPlan:
 
     def _lower_aims(self, aims: Floats, verification: Verification, attempt: int) -> Floats:
         """Return the owners' aims, lower where an owner's kind spends more than it asked."""
-        overspending = np.log(verification.epsilon_spent / verification.epsilon)
+        # A kind that spends nothing has −∞, which lowers no aim.
+        with np.errstate(divide="ignore"):
+            overspending = np.log(verification.epsilon_spent / verification.epsilon)
         # ε may jump with the aim: no more than a factor e at once.
         overspending = np.minimum(np.maximum(overspending, 0.0), 1.0)
         back = _CORRECTION * overspending + BACK * 2**attempt

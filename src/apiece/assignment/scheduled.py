@@ -10,7 +10,7 @@ from apiece import _check
 from apiece._types import Floats
 from apiece.accounting import privacy_curve
 from apiece.assignment.solve import ROUND, require_few
-from apiece.errors import InputError, UnsupportedError
+from apiece.errors import InfeasibleError, InputError, UnsupportedError
 from apiece.mechanisms import Composed
 from apiece.numerics.roots import log_room, safe_end
 from apiece.plan import Plan, Schedule
@@ -40,6 +40,8 @@ def schedule_noise(plan: AnyPlan, schedule: Schedule, *, stages: int | None = No
     Raises:
         InputError: For a factor of 0; for points beyond the last step; for `stages` that are not
             given or more than the steps.
+        InfeasibleError: Where no noise keeps a group's ε, such as one below all that the plan's
+            method can state.
         UnsupportedError: For another plan, and for more than 500 distinct mechanisms.
         VerificationError: Where a group would spend more than it asked.
 
@@ -197,4 +199,10 @@ def _solve_multiplier(
         tolerance=PRECISION,
         narrow=PRECISION,
     )
+    if math.isnan(end):
+        raise InfeasibleError(
+            f"schedule_noise: a group spends more than epsilon = {target:g} at delta = {delta:g} "
+            f"even at noise multiplier {math.exp(guess + SEARCH_RADIUS):.4g}; raise the group's "
+            "epsilon, or plan with another accounting method"
+        )
     return math.exp(end)

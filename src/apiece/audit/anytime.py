@@ -566,14 +566,16 @@ def engine_rounds(plan: Plan, *, seed: int) -> Iterator[Pairs]:
         >>> seen.watched[0].samples
         64
     """
+    groups_by_stage = [_list_drawn_groups(plan, stage) for stage in plan.stages]
+    # Of each stage a run a group, and one without a canary.
+    runs = sum(len(groups) + 1 for groups in groups_by_stage)
     for round_number in count(0):
         # A seed of its own for each run, so that no two worlds share their noise.
         # Signed seeds are wanted later: of 64 bits the highest is shifted out.
-        state = np.random.SeedSequence((seed, round_number)).generate_state(2**10, np.uint64)
+        state = np.random.SeedSequence((seed, round_number)).generate_state(runs, np.uint64)
         seeds = iter((state >> np.uint64(1)).tolist())
         pairs: dict[str, tuple[npt.ArrayLike, npt.ArrayLike]] = {}
-        for stage in plan.stages:
-            groups = _list_drawn_groups(plan, stage)
+        for stage, groups in zip(plan.stages, groups_by_stage, strict=True):
             pairs.update(_release_stage(groups, stage.noise_stddev, seeds))
         yield pairs
 

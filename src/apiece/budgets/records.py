@@ -39,11 +39,8 @@ class Consents:
         for name in ("ids", *BOUNDS):
             values = getattr(self, name)
             column = _check.ids("ids", values) if name == "ids" else np.asarray(values)
-            # A copy, so that nobody who holds the array can change a consent.
-            if column.flags.writeable:
-                column = column.copy()
-                column.flags.writeable = False
-            object.__setattr__(self, name, column)
+            # Nobody who holds the array may change a consent.
+            object.__setattr__(self, name, _check.freeze(column))
         shapes = [getattr(self, name).shape for name in ("ids", *BOUNDS)]
         if any(shape != (self.ids.size,) for shape in shapes):
             raise BudgetError(f"consents: columns of shapes {shapes}; give each one entry a record")

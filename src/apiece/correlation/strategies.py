@@ -107,7 +107,7 @@ class Banded:
         return np.array_equal(self.coefficients, other.coefficients)
 
     def __hash__(self) -> int:
-        return hash(self.coefficients.tobytes())
+        return _hash_values(self.coefficients)
 
     def __repr__(self) -> str:
         return f"Banded({self.bands} bands)"
@@ -185,10 +185,16 @@ class Buffered:
         return same_decays and np.array_equal(self.weights, other.weights)
 
     def __hash__(self) -> int:
-        return hash((self.decays.tobytes(), self.weights.tobytes()))
+        return hash((_hash_values(self.decays), _hash_values(self.weights)))
 
     def __repr__(self) -> str:
         return f"Buffered({self.memory} buffers)"
+
+
+def _hash_values(values: Floats) -> int:
+    """Return a hash that equal arrays share."""
+    # −0 equals 0 in other bytes, and −0 + 0 is 0.
+    return hash((values + 0.0).tobytes())
 
 
 # One more is a class here and an entry below, all its fields lists of numbers; and how its noise

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -193,10 +194,15 @@ class Plan(Numbers):
             BudgetError: For a name that is given twice, and another number of names than of groups.
         """
         groups = replace(self.budget_groups, name=np.array(names))
-        # The new name takes the old one's place wherever a note has it after "group", then a space.
-        notes = self.notes
-        for old, new in zip(self.budget_groups.name.tolist(), names, strict=True):
-            notes = tuple(note.replace(f"group {old} ", f"group {new} ") for note in notes)
+        # The new name takes the old one's place wherever a note has it after "group". In one pass,
+        # so that a name that is new to one group and old to another is replaced once; the longest
+        # first, since one name may begin with another.
+        new_names = dict(zip(self.budget_groups.name.tolist(), names, strict=True))
+        alternatives = "|".join(map(re.escape, sorted(new_names, key=len, reverse=True)))
+        pattern = re.compile(rf"\bgroup ({alternatives})(?!\w)")
+        notes = tuple(
+            pattern.sub(lambda found: f"group {new_names[found[1]]}", note) for note in self.notes
+        )
         plan = replace(self, budget_groups=groups, notes=notes)
         # Names decide nothing, so that what was computed under the old ones holds.
         return _copy_cached(self, plan, "epsilon_spent", "measures")

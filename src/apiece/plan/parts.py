@@ -598,8 +598,5 @@ def freeze_array(
     array = np.asarray(values, dtype=dtype)
     if array.shape != shape:
         raise InputError(f"{name}: shape {array.shape}, must be {shape} to fit the plan")
-    # An array that is read-only already is held without a copy: a plan has an entry a record.
-    if array.flags.writeable:
-        array = array.copy()
-        array.flags.writeable = False
-    return array
+    # What nobody can write is held without a copy: a plan has an entry a record.
+    return _check.freeze(array)

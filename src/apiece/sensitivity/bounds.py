@@ -52,7 +52,6 @@ class Tape:
     def __init__(self, expressions: Sequence[sympy.Expr], symbols: Sequence[sympy.Symbol]) -> None:
         # What is done in turn: each step reads the values at its positions and appends one.
         self._steps: list[tuple[Callable[..., Interval], tuple[int, ...]]] = []
-        self._constants: list[Interval] = []
         # The position of each subexpression's value: the symbols first, then one a step.
         self._positions: dict[sympy.Basic, int] = {s: i for i, s in enumerate(symbols)}
         self._inputs = len(symbols)

@@ -13,7 +13,8 @@ from apiece.assignment import assign
 from apiece.budgets import Budgets
 from apiece.errors import StateError
 from apiece.mechanisms import Composed
-from apiece.plan import BoundPlan
+from apiece.plan import BoundPlan, Plan
+from apiece.plan.parts import Stage
 from apiece.sklearn import Account
 from sample_estimators import ROWS, classifier, features, people
 
@@ -78,6 +79,33 @@ def test_without_names_everybody_pays_for_all() -> None:
 def test_other_budgets_without_names_are_refused() -> None:
     with pytest.raises(StateError, match="give fit people="):
         noted(FIRST, plan([2.0] * 60, range(60)), named=False).together()
+
+
+def two_groups(noise: float, **columns: object) -> BoundPlan:
+    """A plan in which the first of two groups of one (ε, δ) spends less than the second."""
+    budgets = Budgets([1.0] * 60, 1e-4, ids=range(60), **columns)  # type: ignore[arg-type]
+    stage = Stage(4, 60 * 0.1, noise, [0.1, 0.1], [0.5, 1.0])
+    return Plan("own", 1.0, budgets.groups, (stage,)).bind(budgets)
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(
+    "columns", [{"excess": [0.2] * 30 + [0.9] * 30}, {"labels": ["a"] * 30 + ["b"] * 30}]
+)
+def test_groups_that_differ_in_more_than_epsilon_have_entries_of_their_own(
+    columns: dict[str, object], named: bool
+) -> None:
+    plans = two_groups(4.0, **columns), two_groups(5.0, **columns)
+    found = noted(*plans, named=named).together()
+    assert [entry.name for entry in found] == plans[0].budget_groups.name.tolist()
+    assert [entry.epsilon_spent for entry in found] == [spent(*plans), spent(*plans, group=1)]
+    assert found[0].epsilon_spent < found[1].epsilon_spent
+
+
+def test_without_names_nobody_knows_which_of_two_groups_a_record_was_in() -> None:
+    other = two_groups(4.0, labels=["a"] * 30 + ["c"] * 30)
+    with pytest.raises(StateError, match="give fit people="):
+        noted(two_groups(4.0, labels=["a"] * 30 + ["b"] * 30), other, named=False).together()
 
 
 def test_a_person_who_changed_their_budget_pays_for_both() -> None:

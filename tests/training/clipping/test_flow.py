@@ -1,5 +1,7 @@
 """Attacks on single operators: none lets a record, its place or their number reach another."""
 
+import struct
+
 import pytest
 import torch
 from torch.nn import functional
@@ -24,6 +26,67 @@ def lay(function):
     other, _ = traced(function, [rows(6)], [W], FEW_RECORDS)
     check_agreement(graph, other, HINT)
     return laid_out(graph, sizes, 1)
+
+
+NAN = float("nan")
+INF = float("inf")
+LARGEST = torch.finfo(torch.float32).max
+
+
+def agree(function, other_function):
+    """Return whether a capture of a function agrees with another capture of another one."""
+    graph, _ = traced(function, [rows(6)], [W])
+    other, _ = traced(other_function, [rows(6)], [W], FEW_RECORDS)
+    try:
+        check_agreement(graph, other, HINT)
+    except Uncaptured:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("value", "other"),
+    [(NAN, 0.0), (INF, LARGEST), (-INF, -LARGEST), (0.0, -0.0), (1.0, 1 + 2**-23)],
+)
+def test_constants_of_other_bits_are_other_constants(value, other):
+    def times(number, kind):
+        return lambda x, w: x[:, :2] * torch.tensor([1.0, number], dtype=kind)
+
+    for kind in (torch.float64, torch.float32, torch.complex64):
+        assert agree(times(value, kind), times(value, kind))
+        assert agree(times(other, kind), times(other, kind))
+        assert not agree(times(value, kind), times(other, kind))
+
+
+def test_constants_of_another_form_are_other_constants():
+    def times(*numbers, kind=torch.int64):
+        return lambda x, w: x[:, : len(numbers)] * torch.tensor(numbers, dtype=kind)
+
+    assert agree(times(2, 3), times(2, 3))
+    assert agree(times(), times())
+    assert not agree(times(2, 3), times(2, 4))
+    assert not agree(times(2, 3), times(2, 3, kind=torch.int32))
+
+
+def test_nan_of_any_bits_is_nan():
+    def times(number):
+        return lambda x, w: x * torch.tensor([number], dtype=torch.float64)
+
+    bits = (0x7FF8000000000000, 0x7FF8000000000001, 0xFFF8000000000000)
+    first, *others = (struct.unpack("<d", number.to_bytes(8, "little"))[0] for number in bits)
+    assert all(agree(times(first), times(other)) for other in others)
+
+
+@pytest.mark.parametrize(
+    ("value", "other"), [(0.0, -0.0), (1, 1.0), (True, 1), (True, 1.0), (NAN, 0.0), (INF, LARGEST)]
+)
+def test_numbers_that_are_only_equal_are_other_numbers(value, other):
+    def add(number):
+        return lambda x, w: torch.full_like(x, number) + x
+
+    assert agree(add(value), add(value))
+    assert agree(add(other), add(other))
+    assert not agree(add(value), add(other))
 
 
 def some(cases):

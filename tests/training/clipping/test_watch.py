@@ -356,3 +356,28 @@ def test_what_moves_unseen_is_refused_and_put_back(name):
             Model(read), loss_fn, torch.randn(SIZE, 4), torch.ones(SIZE), 0.1, method="proved"
         )
     assert CALLS == Counts.calls == 0
+
+
+LEGACY = np.random.RandomState(0)
+TWISTER = np.random.Generator(np.random.MT19937(0))
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (np.random.random_sample, "a coin of Python's"),
+        (LEGACY.random_sample, "a RandomState that|a stream"),
+        (TWISTER.random, "a generator that"),
+    ],
+    ids=["global", "legacy", "generator"],
+)
+def test_a_coin_is_seen_however_numpy_prints_its_arrays(draw, message):
+    """A draw of 312 doubles fills the state anew, and leaves the place in it where it was."""
+    before = np.random.get_state()  # noqa: NPY002
+    np.random.seed(0)  # noqa: NPY002
+    draw(312)
+    model = Model(lambda _: 3 if draw(312).min() < 0 else 1)
+    hidden = np.printoptions(formatter={"int": lambda _: "0"})
+    with hidden, pytest.raises(UnsupportedError, match=message):
+        clip_and_sum(model, loss_fn, torch.randn(SIZE, 4), torch.ones(SIZE), 0.1, method="proved")
+    np.random.set_state(before)  # noqa: NPY002

@@ -43,7 +43,7 @@ from apiece.training.clipping.restated import Restated
 from apiece.training.clipping.sequences import Unwritten, write_out
 from apiece.training.clipping.table import RULES, Sizes, name_of, operator_name
 from apiece.training.clipping.tracing import current_tracer, trace
-from apiece.training.clipping.watch import Binding, Watch
+from apiece.training.clipping.watch import Binding, Watch, read_numpy_state
 
 # Numbers of records in the capture that is run: the first of which nothing else is a multiple.
 PRIMES = (1009, 1013, 1019, 1021)
@@ -192,10 +192,10 @@ def _trace_with_coins_watched(
     return graph
 
 
-def _stream_states() -> tuple[object, str]:
+def _stream_states() -> tuple[object, object]:
     """Return what tells the states of Python's and NumPy's streams from others."""
-    # As text, since NumPy's state holds an array, whose == is neither True nor False.
-    return random.getstate(), repr(np.random.get_state())  # noqa: NPY002
+    state_of_numpy = np.random.get_state(legacy=False)  # noqa: NPY002
+    return random.getstate(), read_numpy_state(state_of_numpy)
 
 
 def _writing(name: str) -> Uncaptured:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from dataclasses import dataclass
 from typing import Any
@@ -311,8 +312,11 @@ class _Pairs:
                 return size_between(value, other, self.batch, self.lengths, 0) is not None
             # value/batch = other/few, without a division
             return value == other or value * FEW_RECORDS == other * self.batch
-        if isinstance(value, float) and isinstance(other, float) and value != value:
-            return other != other  # NaN is NaN
+        # True, 1 and 1.0 are equal, and so are both zeros: operators treat them differently.
+        if type(value) is type(other) and isinstance(value, float | complex):
+            return repr(value) == repr(other)
+        if isinstance(value, int | float | complex) and type(value) is not type(other):
+            return False
         return bool(value == other)
 
 
@@ -329,14 +333,24 @@ def _shapes(value: object) -> object:
 
 
 def _is_same_constant(value: object, other: object) -> bool:
-    """Return whether two constants are one, or tensors of the same values, NaN among them."""
+    """Return whether two constants are one, or tensors of the same bits; NaN of any bits is NaN."""
     if value is other:
         return True
     if not isinstance(value, torch.Tensor) or not isinstance(other, torch.Tensor):
         return False
-    if value.shape != other.shape or value.dtype != other.dtype:
+    form = (value.shape, value.dtype, value.device, value.layout)
+    if form != (other.shape, other.dtype, other.device, other.layout):
         return False
-    # Without entries there is nothing to compare.
-    if not value.numel():
-        return True
-    return bool(torch.equal(torch.nan_to_num(value), torch.nan_to_num(other)))
+    # By the bits, since both zeros are equal, and 1 over the one is not 1 over the other.
+    return torch.equal(_bits(value), _bits(other))
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of a tensor's entries, those of one NaN for each that is NaN."""
+    entries = tensor.detach().resolve_conj().resolve_neg()
+    entries = (entries if entries.layout is torch.strided else entries.to_dense()).reshape(-1)
+    if entries.is_complex():
+        entries = torch.view_as_real(entries).reshape(-1)
+    if entries.is_floating_point():
+        entries = torch.where(entries.isnan(), math.nan, entries)
+    return entries.contiguous().view(torch.uint8)

@@ -667,6 +667,17 @@ def memory_of(value: Any) -> Hashable:
     return memory.shape, getattr(memory, "dtype", None), digest(memory.tobytes())
 
 
+def read_numpy_state(state: Any) -> Hashable:
+    """Return the state of a stream of NumPy's with its arrays by their bytes."""
+    # As text an array of it may be shortened: by `np.set_printoptions`, and by its length.
+    if isinstance(state, dict):
+        return tuple((name, read_numpy_state(part)) for name, part in state.items())
+    if isinstance(state, list | tuple):
+        return tuple(map(read_numpy_state, state))
+    value: Hashable = memory_of(state) if isinstance(state, np.ndarray) else state
+    return value
+
+
 def digest(data: bytes) -> bytes:
     """Return a hash, the same for no other bytes."""
     return hashlib.blake2b(data, digest_size=16).digest()
@@ -766,10 +777,10 @@ STREAMS: dict[Any, ReadState] = {
     torch.Generator: lambda stream: stream.get_state().numpy().tobytes(),
     random.SystemRandom: lambda _stream: None,  # holds nothing
     random.Random: lambda stream: stream.getstate(),
-    np.random.Generator: lambda stream: repr(stream.bit_generator.state),
-    np.random.RandomState: lambda stream: repr(stream.get_state(legacy=False)),
-    np.random.BitGenerator: lambda stream: repr(stream.state),
-    np.random.SeedSequence: lambda stream: repr(stream.state),
+    np.random.Generator: lambda stream: read_numpy_state(stream.bit_generator.state),
+    np.random.RandomState: lambda stream: read_numpy_state(stream.get_state(legacy=False)),
+    np.random.BitGenerator: lambda stream: read_numpy_state(stream.state),
+    np.random.SeedSequence: lambda stream: read_numpy_state(stream.state),
     itertools.count: lambda stream: stream,
     io.BytesIO: lambda stream: stream.closed or stream.__getstate__(),
     io.StringIO: lambda stream: stream.closed or stream.__getstate__(),
