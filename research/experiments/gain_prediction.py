@@ -211,6 +211,7 @@ def errors_of(curves: Curves, strategy: str) -> dict[str, Any]:
         "of the curve": round(own, 2),
         "of no gain": round(none, 2),
         "inside": round(sum(s * c for s, c in zip(inside.values(), counts, strict=True))),
+        "fitted": True,
         "holds": own < none and better > len(errors) / 2 and share >= LEVEL,
     }
 
@@ -237,6 +238,7 @@ def errors_beyond(
         "of the curve": round(own, 2),
         "of no gain": round(none, 2),
         "inside": round(share * len(cells)),
+        "fitted": False,
         "holds": own < none and share >= LEVEL,
     }
 
@@ -371,10 +373,12 @@ def what_ran(done: Sequence[Outcome]) -> str:
     planned = len(when_it_pays.units(1, 1.0))
     days = sorted({one.date for one in done})
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-    text = (
-        f"{len(done)} of {planned} cells are stored ({when}). They were run in an order drawn at "
-        "random beforehand, by data set in turn, so that those stored are a sample of all."
-    )
+    text = f"{len(done)} of {planned} cells are stored ({when})."
+    if len(done) < planned:
+        text += (
+            " They were run in an order drawn at random beforehand, by data set in turn, so that "
+            "those stored are a sample of all."
+        )
     text += (
         f" The form of the curve was chosen among seven by these same errors, on the first "
         f"{CELLS_OF_CHOICE}; the interval, its scale and its level were fixed when "

@@ -62,6 +62,13 @@ def test_an_interval_is_around_its_points_and_wider_where_more_is_gained(strateg
     assert widths == sorted(widths)
 
 
+def test_an_interval_promises_no_chance_for_plans_that_it_was_not_made_from() -> None:
+    gain = predicted_gain(0.1, 0.05, 10, strategy="scale, correlated")
+    assert gain is not None
+    assert gain.level is None
+    assert 0 < gain.inside <= gain.trainings < 50
+
+
 def test_what_was_not_tried_or_did_not_hold_has_no_prediction(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

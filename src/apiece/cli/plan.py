@@ -337,12 +337,18 @@ def _describe_prediction(strategy: str, prediction: PredictedGain | None) -> str
     """Return a prediction with its interval, or why there is none, in words."""
     if prediction is None:
         return f"No prediction for {strategy}: {explain_missing(strategy)}."
+    if prediction.level is None:
+        chance = "by the interval found for sampled batches"
+    else:
+        chance = (
+            f"with a chance of {100 * prediction.level:.0f} % or more, if your data is like the "
+            f"{prediction.data_sets} data sets measured"
+        )
     return (
         f"Predicted: {strategy} {prediction.points:+.1f} points over uniform; "
-        f"{prediction.low:+.1f} to {prediction.high:+.1f} with a chance of "
-        f"{100 * prediction.level:.0f} % or more, if your data is like the "
-        f"{prediction.data_sets} data sets measured. Such predictions erred by "
-        f"{prediction.error:.1f} points where they were not fitted, “no gain” by "
+        f"{prediction.low:+.1f} to {prediction.high:+.1f} {chance}. Where they were not fitted, "
+        f"such intervals held {prediction.inside} of {prediction.trainings} trainings, and "
+        f"predictions erred by {prediction.error:.1f} points, “no gain” by "
         f"{prediction.error_of_none:.1f}."
     )
 

@@ -94,14 +94,17 @@ class PredictedGain:
         low: The lower end of an interval for the points.
         high: Its upper end.
         level: The chance, at least, that the interval holds the gain on another data set, as far as
-            that is a draw like the ones measured.
+            that is a draw like the ones measured. None for plans of another kind than those that
+            it was made from, on which it was only tried.
         data_sets: How many data sets the interval rests on.
+        inside: How many trainings it held where it was not fitted.
+        trainings: Of how many.
         error: The mean absolute error of such predictions on data sets that were held back.
         error_of_none: The same of the prediction that nothing is gained.
 
     Example:
         >>> from apiece.prospects.gains import PredictedGain
-        >>> gain = PredictedGain(1.5, -0.1, 6.0, 0.8, 7, error=3.2, error_of_none=4.4)
+        >>> gain = PredictedGain(1.5, -0.1, 6.0, 0.8, 7, 215, 224, error=3.2, error_of_none=4.4)
         >>> gain.low < gain.points < gain.high
         True
     """
@@ -109,8 +112,10 @@ class PredictedGain:
     points: float
     low: float
     high: float
-    level: float
+    level: float | None
     data_sets: int
+    inside: int
+    trainings: int
     error: float
     error_of_none: float
 
@@ -156,15 +161,18 @@ def predicted_gain(
     if strategy not in results["reach"]:
         return None
     reach = results["reach"][strategy]
+    errors = results["errors"][strategy]
     points = [_follow_curve(curve, uniform, own, classes) for curve in results["curves"]]
     return PredictedGain(
         points=_follow_curve(results["curve"], uniform, own, classes),
         low=math.sinh(math.asinh(min(points)) - reach),
         high=math.sinh(math.asinh(max(points)) + reach),
-        level=results["level"],
+        level=results["level"] if errors["fitted"] else None,
         data_sets=len(points),
-        error=results["errors"][strategy]["of the curve"],
-        error_of_none=results["errors"][strategy]["of no gain"],
+        inside=errors["inside"],
+        trainings=errors["trainings"],
+        error=errors["of the curve"],
+        error_of_none=errors["of no gain"],
     )
 
 
