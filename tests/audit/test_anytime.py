@@ -165,15 +165,16 @@ def a_forgotten_clip(model, loss_fn, inputs, targets, bounds, **options):
     return clip_and_sum(model, loss_fn, inputs, targets, bounds * 1e6, **options)
 
 
-def a_doubled_rate(stage, group_index, **options):
-    rates = np.minimum(2 * stage.sampling_probability, 1)
-    return sampler(replace(stage, sampling_probability=rates), group_index, **options)
+class DoubledRate(sampler):
+    def __init__(self, stage, group_index, **options):
+        rates = np.minimum(2 * stage.sampling_probability, 1)
+        super().__init__(replace(stage, sampling_probability=rates), group_index, **options)
 
 
 FAULTS = {
     "a forgotten clip": (sums, "clip_and_sum", a_forgotten_clip),
     "half the noise": (loop, "noisy_mean", half_the_noise),
-    "a doubled rate": (batches, "PoissonSampler", a_doubled_rate),
+    "a doubled rate": (batches, "PoissonSampler", DoubledRate),
 }
 
 
