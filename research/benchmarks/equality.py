@@ -83,6 +83,7 @@ def accounting() -> Values:
     from apiece import accounting as rooms
     from apiece import mechanisms as m
     from apiece.accounting import slack
+    from apiece.mechanisms.mixture import MixtureOfGaussians
 
     mechanisms = {
         "gaussian": m.Gaussian(1.3),
@@ -92,7 +93,7 @@ def accounting() -> Values:
         "composed": m.Composed(m.Repeated(m.Sampled(m.Gaussian(1.1), 0.1), 20), m.Gaussian(5.0)),
         "discrete gaussian": m.Repeated(m.DiscreteGaussian(3.0), 4),
         "discrete laplace": m.Repeated(m.DiscreteLaplace(2.5, 2), 3),
-        "mixture": m.Repeated(m.MixtureOfGaussians(2.0, [0.5, 1, 2], [0.9, 0.07, 0.03]), 10),
+        "mixture": m.Repeated(MixtureOfGaussians(2.0, [0.5, 1, 2], [0.9, 0.07, 0.03]), 10),
         "allocated": m.Allocated(1.5, 20),
         "finite": m.Repeated(m.Finite([0.7, 0.2, 0.1], [0.2, 0.5, 0.3]), 5),
         "selected": m.Selected((m.Gaussian(3.0),), m.Runs(10.0)),
