@@ -18,10 +18,11 @@ from apiece.filters.convert import gaussian_mu
 from apiece.ledger import Ledger
 from apiece.queries import Session, query_cost, register
 from apiece.queries.declarations import Declarations
+from apiece.queries.fields import is_sql
 from apiece.queries.grammar import parse
 from apiece.queries.parts import make_parts
 from apiece.queries.question import resolve
-from apiece.queries.sql import is_sql, parse_statement
+from apiece.queries.sql import parse_statement
 
 pytest.importorskip("sqlglot", reason="needs the extra sql")
 SCHEMA = Schema(

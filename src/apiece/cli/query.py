@@ -498,8 +498,7 @@ def _format_widths(cost: QueryCost) -> list[str]:
 
 def _format_answer(answer: Json, *, charged: bool) -> list[str]:
     """Return the lines of an answer; charged: whether a ledger pays for it."""
-    from apiece.queries.adjusting import labels_of
-    from apiece.queries.fields import FIELDS
+    from apiece.queries.fields import FIELDS, labels_of
 
     lines = []
     for group in answer["groups"]:

@@ -15,8 +15,7 @@ import numpy as np
 
 from apiece._types import Floats, Json
 from apiece.errors import InputError
-from apiece.queries.fields import FIELDS
-from apiece.queries.sql import is_sql
+from apiece.queries.fields import FIELDS, labels_of
 
 # Numbers of all answers together that are made consistent, at most.
 CELLS: Final = 5000
@@ -40,14 +39,6 @@ def _list_parts(numbers: Json) -> list[tuple[str, Json]]:
     # A regression and several quantiles have named parts; anything else is one number.
     parts = numbers.get("coefficients") or numbers.get("quantiles")
     return [("", numbers)] if parts is None else list(parts.items())
-
-
-def labels_of(group: Json, query: str) -> Json:
-    """Return the own values of a group in an answer to a query, without its numbers."""
-    # In SQL the level of a quantile is a part of its estimate, and no column has that name. The
-    # short language says no level, and may group by a column of that name.
-    parts = {*FIELDS, "level"} if is_sql(query) else FIELDS
-    return {name: value for name, value in group.items() if name not in parts}
 
 
 def make_rows(groups: Sequence[Json], query: str, *, rounded: bool) -> list[Json]:

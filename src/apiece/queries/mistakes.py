@@ -31,6 +31,7 @@ from apiece.queries.expressions import (
     Negated,
     Relation,
 )
+from apiece.queries.fields import is_sql
 from apiece.queries.functions import FUNCTIONS
 from apiece.queries.grammar import ParsedQuery, parse
 from apiece.queries.question import (
@@ -41,7 +42,7 @@ from apiece.queries.question import (
     needs_rows,
     settle_query,
 )
-from apiece.queries.sql import is_sql, parse_statement
+from apiece.queries.sql import parse_statement
 
 # Aggregates of which a row adds to one sum alone: these need no δ.
 PURE: Final = ("count", "distinct", "sum", "histogram", "quantile", "interval")

@@ -36,7 +36,7 @@ from apiece.queries.adjusting import make_consistent, make_rows
 from apiece.queries.declarations import Declarations
 from apiece.queries.discovery import Discovery
 from apiece.queries.estimates import estimate
-from apiece.queries.fields import FIELDS
+from apiece.queries.fields import FIELDS, is_sql
 from apiece.queries.forecast import Width, find_least_epsilon, forecast_width
 from apiece.queries.mistakes import find_mistakes
 from apiece.queries.noise import (
@@ -61,7 +61,7 @@ from apiece.queries.scan import (
     Texts,
 )
 from apiece.queries.sources import Log
-from apiece.queries.sql import Statement, is_sql, parse_statement
+from apiece.queries.sql import Statement, parse_statement
 from apiece.queries.table import DeferredTable, Table, discard_message, register
 
 # Made-up rows of a group where no number is said.

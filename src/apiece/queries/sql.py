@@ -31,6 +31,7 @@ from apiece.queries.expressions import (
     Negated,
     Relation,
 )
+from apiece.queries.fields import is_sql
 from apiece.queries.functions import PARTS, UNITS
 from apiece.queries.grammar import DEPTH, LEVELS, Join, ParsedQuery, check_text, parse
 
@@ -42,8 +43,6 @@ STATISTICS: Final = 20
 # The levels that stand for the least and the largest value. A true extreme is one person's value,
 # which no noise of a useful size hides; these levels are the nearest that rest on many people.
 EXTREMES: Final = {"min": 0.01, "max": 0.99}
-# The beginning of a question in SQL.
-_SQL: Final = re.compile(r"\s*(--[^\n]*\n\s*|/\*.*?\*/\s*)*(select|with)\b", re.I | re.S)
 # Escape sequences of terminals, which sqlglot puts into its messages.
 _ESCAPES: Final = re.compile(r"\x1b\[[0-9;]*m")
 # What a message shows where no nearer remedy is known.
@@ -112,11 +111,6 @@ def parse_statement(text: str) -> Statement:
         return Statement(query.text, (query,), (query.text,))
     check_text(text)
     return _Reader(text).read()
-
-
-def is_sql(text: str) -> bool:
-    """Return whether a text is to be read as SQL: whether it begins with SELECT."""
-    return _SQL.match(text) is not None
 
 
 # Class of a node → the function of `FUNCTIONS` that it calls, of its arguments in order.
