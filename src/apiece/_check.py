@@ -102,7 +102,10 @@ def numbers(
 
 
 def freeze(array: AnyArray) -> AnyArray:
-    """Return an array that nobody can write: itself where that is so, else a read-only copy."""
+    """Return an array that is read-only down to its own memory: itself, else a copy.
+
+    Whoever owns that memory can still mark it writeable again; nobody writes to it by mistake.
+    """
     # A view may be read-only while the memory that it shows is not.
     owner: Any = array
     while isinstance(owner, np.ndarray) and not owner.flags.writeable:

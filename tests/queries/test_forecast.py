@@ -11,12 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from apiece._types import Json
 from apiece.cli import run
 from apiece.datasets import Categorical, Numeric, Schema
 from apiece.errors import InputError
 from apiece.ledger import Ledger
 from apiece.queries import Session, least_epsilon, query_cost
-from apiece.queries.adjusting import list_rows
+from apiece.queries.adjusting import list_rows, make_consistent
 
 pytest.importorskip("sqlglot", reason="needs the extra sql")
 SCHEMA = Schema(
@@ -317,3 +318,16 @@ def test_persons_of_several_groups_do_not_add_up() -> None:
     by_group = session.ask("count(persons) by g", epsilon=1.0, delta=1e-6)
     with pytest.raises(InputError, match="several groups"):
         by_group.consistent(session.ask("count(persons)", epsilon=1.0, delta=1e-6))
+
+
+def test_an_answer_without_groups_is_no_equation() -> None:
+    groups: list[Json] = [
+        {"town": "A", "estimate": 3.0, "interval": [1.0, 5.0]},
+        {"town": "B", "estimate": -2.0, "interval": [-4.0, 0.0]},
+    ]
+    question = "count() by town"
+    adjusted, empty = make_consistent([(question, groups), (question, [])])
+    assert [group["estimate"] for group in adjusted] == [3.0, 0.0]
+    assert empty == []
+    with pytest.raises(InputError, match="no answer has a group"):
+        make_consistent([(question, []), (question, [])])

@@ -104,11 +104,15 @@ def make_consistent(answers: Sequence[tuple[str, list[Json]]]) -> list[list[Json
         answers: The query and the groups of each.
 
     Raises:
-        InputError: For an answer of other numbers, or grouping columns that the finest lacks.
+        InputError: For an answer of other numbers, grouping columns that the finest lacks, and
+            answers none of which has a group.
     """
+    with_groups = [answer for answer in answers if answer[1]]
+    if not with_groups:
+        raise InputError("consistent: no answer has a group; give answers with numbers")
     # The answer with the most columns; that it has all of them is checked group by group. Another
     # one may have as many groups, where a column has one value.
-    question, finest = max(answers, key=lambda answer: len(labels_of(answer[1][0], answer[0])))
+    question, finest = max(with_groups, key=lambda answer: len(labels_of(answer[1][0], answer[0])))
     cells = [labels_of(group, question) for group in finest]
     # One equation for each number of each answer: the sum of the finest groups that are in its
     # group is the number, both multiplied by 1 over the half width of its interval.
